@@ -108,7 +108,7 @@ strip: install  ## take outputs out of the notebooks and collapse what pages hid
 	$(BIN)/nbstripout --keep-id notebooks/*/*.ipynb
 	$(BIN)/python -m pgapps.authoring.committed notebooks/*/*.ipynb
 
-bench-peers: install  ## ask pgbench, hyperfine, pyperf and compare of A=DIRECTORY B=DIRECTORY, TRUTH=same or slower
+bench-peers: install  ## ask pgbench, hyperfine and compare of A=DIRECTORY B=DIRECTORY, TRUTH=same or slower
 	$(BIN)/python -m tests.bench.peers $(A) $(B) --truth $(TRUTH)
 
 bench: install  ## measure the harness itself

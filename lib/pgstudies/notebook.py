@@ -131,12 +131,13 @@ class Study:
                 raise StudyError(f"{name} was changed: run the cells from pg.study on again.")
         if not self._arms:
             self.arms()
+        named = {"repo": Path(self._values["repo"]).name} if "repo" in self._values else {}
         return Measurement(
             study=self.name,
             arms=self._arms,
             prepare=prepare,
             procedure=procedure,
-            parameters={**self._values, **also},
+            parameters={**self._values, **named, **also},  # a path tells of the machine
             settings=settings,
             **how,
         )

@@ -1,10 +1,11 @@
-"""The arms of ``dead_tuples.ipynb``: a structure each, and VACUUM on each release."""
+"""The arms of ``dead_tuples.ipynb``: a structure each, and VACUUM on each server."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pgstudies as pg
+from pgapps.builds.served import served
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,11 @@ DENSE_MB = {"array": 520, "hash": 3_200, "intset": 90, "tbm": 100}
 """What structures take in the post's dense case; the others take up to 40 MB."""
 DENSE_PAGES = 1_000_000
 """Of the post's dense case, whose dead TIDs take 520 MB."""
+COMMITS = {
+    "VACUUM, before": ("d5d2205c8d", "By an array: 17devel, 2 April 2024."),
+    "VACUUM, after": ("667e65aac3", "By the TID store: 17devel, the next commit."),
+}
+"""The commit of each of these arms, and what it is."""
 
 
 def arms(
@@ -30,8 +36,9 @@ def arms(
     dense_pages: int,
     dense_hash: bool,
     real_table: bool,
+    repo: str,
 ) -> list[pg.Arm]:
-    """The structures, then VACUUM on the server of the run and on other releases."""
+    """The structures, then VACUUM: on the run's server, on releases and on the commits."""
     structures = [
         pg.Arm(
             name,
@@ -56,7 +63,20 @@ def arms(
         )
         for release in releases
     ]
-    return [*structures, own, *others]
+    return [*structures, own, *others, *of_commits(repo)]
+
+
+def of_commits(repo: str) -> list[pg.Arm]:
+    """VACUUM by the array, and by the TID store that took its place."""
+    commits = [commit for commit, _ in COMMITS.values()]
+    return [
+        pg.Arm(
+            name, said, state="dead rows", server=built.server, not_run=built.not_run
+        )
+        for built, (name, (_, said)) in zip(
+            served(repo, commits), COMMITS.items(), strict=True
+        )
+    ]
 
 
 def held_bytes(structure: str, dense_pages: int) -> int:

@@ -6,13 +6,17 @@ Where no structure could be measured, or no VACUUM, a method gives None or an em
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 import pgstudies as pg
 
 from . import reading
+from .arms import COMMITS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Page:
@@ -165,23 +169,36 @@ class Page:
             found.append(chart)
         return [*found, reading.passes_table(self.passes)]
 
-    @cached_property
-    def before_and_now(self) -> pl.DataFrame:
-        """The VACUUMs that the last claim compares."""
+    def compared(self, arms: Sequence[str]) -> pl.DataFrame:
+        """The VACUUMs of two arms that the last claim compares."""
         return self.each_vacuum.filter(
-            pl.col("arm").is_in([self.before, "VACUUM"]),
+            pl.col("arm").is_in(arms),
             pl.col("rows_dead") == self.densest,
             pl.col("memory_kb") == self.largest,
         )
 
+    def released(self, arms: Sequence[str]) -> pl.DataFrame:
+        both = self.compared(arms)
+        return reading.released(self.study, self.of_vacuum, both, arms, self.largest)
+
+    @cached_property
+    def of_commit(self) -> pl.DataFrame:
+        """What the commit does to VACUUM's memory; no rows without its servers."""
+        return self.released([*COMMITS])
+
     def judged(self) -> pl.DataFrame:
-        released = reading.released(
-            self.study, self.of_vacuum, self.before_and_now, self.before, self.largest
-        )
-        return reading.together(reading.no_narrower(self.effects), released)
+        found = [reading.no_narrower(self.effects), self.of_commit]
+        # An older server has the array itself, and stands for nothing beside the commit.
+        if self.version >= 170000 or self.of_commit.is_empty():
+            found.append(self.released([self.before, "VACUUM"]))
+        return reading.together(*found)
 
     def reason_no_vacuum(self) -> str | None:
-        return reading.reason_no_vacuum(self.before_and_now, self.before, self.version)
+        """Of the servers that judge: the commit's, or else a release and the run's own."""
+        arms, version = [self.before, "VACUUM"], self.version
+        if self.of_commit.height:
+            arms, version = [*COMMITS], 170000
+        return reading.reason_no_vacuum(self.compared(arms), arms[0], version)
 
     def answers(self) -> dict[str, bool | None]:
         """Answers that rest on counts and sizes; None where there are none."""

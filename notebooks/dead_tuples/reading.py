@@ -302,7 +302,7 @@ def newest_before_17(releases: Iterable[str]) -> str:
 def reason_no_vacuum(both: pl.DataFrame, before: str, version: int) -> str | None:
     """Why the memory of VACUUM cannot be judged against ``before``, or None.
 
-    ``both`` are the rows of these two, and ``version`` is the server's, such as 180000.
+    ``both`` are the rows of these two, and ``version`` is the newer server's, such as 180000.
     """
     if version < 170000:
         return "the server is older than 17, so it has the array itself"
@@ -318,18 +318,18 @@ def released(
     study: pg.Study,
     of_vacuum: pl.DataFrame,
     both: pl.DataFrame,
-    before: str,
+    arms: Sequence[str],
     memory_kb: int,
 ) -> pl.DataFrame:
-    """Effects of VACUUM's memory against ``before``; no columns where one of them is missing."""
+    """Effects on VACUUM's memory of the second of two arms; no columns where one is missing."""
     sizes = of_vacuum.filter(
         pl.col("metric").is_in(["allocated_bytes", "used_bytes"]),
         pl.col("iteration") == memory_kb,
-        pl.col("arm").is_in([before, "VACUUM"]),
+        pl.col("arm").is_in(arms),
     )
     if both["arm"].n_unique() < 2 or sizes["arm"].n_unique() < 2:
         return pl.DataFrame()
-    return study.effects(sizes, baseline=before, by=BY)
+    return study.effects(sizes, baseline=arms[0], by=BY)
 
 
 def no_narrower(effects: pl.DataFrame) -> pl.DataFrame:

@@ -16,6 +16,25 @@ if TYPE_CHECKING:
     from pgservers.servers.serve import Server
     from pgstudies.measuring.trial import Trial
 
+COLUMNS = """SELECT attname FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid
+    WHERE relname = 'pg_stat_progress_vacuum'"""
+PROGRESS: dict[str, LiteralString] = {
+    "dead_tuple_bytes": """SELECT dead_tuple_bytes, dead_tuple_bytes
+        FROM pg_stat_progress_vacuum""",
+    "num_dead_tuples": """SELECT 6 * num_dead_tuples, 6 * max_dead_tuples
+        FROM pg_stat_progress_vacuum""",
+}
+"""What asks for the bytes used and allocated where the view has this column."""
+
+
+def memory_query(trial: Trial) -> LiteralString | None:
+    """What asks this server for VACUUM's memory; None where it does not show it, before 9.6.
+
+    Its catalog tells: a server of 17devel, by its version, may have either column.
+    """
+    columns = {name for (name,) in trial.execute(COLUMNS).fetchall()}
+    return next((query for name, query in PROGRESS.items() if name in columns), None)
+
 
 @contextmanager
 def notices(trial: Trial) -> Iterator[list[str]]:

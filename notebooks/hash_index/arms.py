@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pgstudies as pg
+from pgapps.builds.served import served
 
 from .tables import COLLATED, LOCALE, POST, wanted
 
@@ -14,6 +16,14 @@ if TYPE_CHECKING:
 OF_TEXT = 139
 """Entries of a bucket where values are stored: text was taken to be 32 bytes wide."""
 
+BEFORE, AFTER = "440b3384b0", "4adc2f72a4"
+COMMITS = {
+    "before": (BEFORE, "hash", "The index of values: 8.4devel, 15 September 2008."),
+    "after": (AFTER, "hash", "The index of codes: 8.4devel, the next commit."),
+    "btree, before": (BEFORE, "btree", "A btree on the server before the commit."),
+}
+"""The commit of each of these arms, its index, and what it is."""
+
 
 def arms(
     *,
@@ -22,8 +32,9 @@ def arms(
     widths: Sequence[int],
     collations: bool,
     releases: Sequence[str],
+    repo: str,
 ) -> list[pg.Arm]:
-    """The arms, those of other releases last.
+    """The arms, those of the commits and of other releases last.
 
     The indexes of 2008 are on the post's tables and on texts in at most one locale besides C.
     ``few_buffers`` counts shared buffers of 8 kB.
@@ -76,6 +87,7 @@ def arms(
             cache // 4,
         ),
     ]
+    listed += of_commits(repo)
     listed += [
         _arm(
             f"{index}, {release}",
@@ -95,6 +107,20 @@ def cache_of_2008(rows: int) -> int:
     They are as many as the buckets of the larger index: 16,384, or 128 MB, for the post's rows.
     """
     return 1 << max(2, (rows // OF_TEXT).bit_length())
+
+
+def of_commits(repo: str) -> list[pg.Arm]:
+    """The hash index before and after the commit, and a btree, on servers of 2008."""
+    commits = [BEFORE, AFTER]
+    servers = dict(zip(commits, served(repo, commits), strict=True))
+    return [
+        replace(
+            _arm(name, said, index=index, of_commit=True),
+            server=servers[commit].server,
+            not_run=servers[commit].not_run,
+        )
+        for name, (commit, index, said) in COMMITS.items()
+    ]
 
 
 def _arm(

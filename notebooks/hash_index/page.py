@@ -10,6 +10,7 @@ import polars as pl
 import pgstudies as pg
 
 from . import charts, reading
+from .arms import COMMITS
 from .tables import COLLATIONS, LOCALE, POST
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ BY = ["release", "case", "step", "metric"]
 QUANTITIES = ["duration_s", "cpu_s", "buffers_read"]
 WALL = pl.col("metric") == "duration_s"
 OF_HASH = pl.col("candidate") == "hash"
+OF_COMMIT = pl.col("arm").is_in(list(COMMITS))
 CASE_AND_STEP = pl.format("{}, {}", "case", "step")
 
 
@@ -37,6 +39,7 @@ class Page:
         )
         self.samples = self.everything.filter(pl.col("block") > 0)
         self.own_samples = self.samples.filter(self.is_own)
+        self.own_and_commits = self.samples.filter(self.is_own | OF_COMMIT)
         cases = reading.cases_of(self.samples, self.used["widths"], COLLATIONS)
         steps = ["cold", "slow disk", "warm"]
         self.steps = [step for step in steps if step in self.samples["step"]]
@@ -75,9 +78,9 @@ class Page:
 
     def cold(self) -> pl.DataFrame:
         """What the device read, and how cold that was."""
-        cold = self.own_samples.filter(pl.col("step").is_in(["cold", "slow disk"]))
+        is_cold = pl.col("step").is_in(["cold", "slow disk"])
         return (
-            pg.cache_state(cold)
+            pg.cache_state(self.own_and_commits.filter(is_cold))
             .group_by("step", "case", "arm", "state")
             .agg(
                 runs=pl.len(),
@@ -88,7 +91,7 @@ class Page:
         )
 
     def on_old_disk(self) -> pl.DataFrame:
-        found = reading.on_old_disk(self.own_samples, self.study.published())
+        found = reading.on_old_disk(self.own_and_commits, self.study.published())
         return found.sort(self.case, self.arm)
 
     def curve(self) -> list[object]:
@@ -116,7 +119,7 @@ class Page:
         return reading.warm_turns(self.samples).sort(self.case, self.arm)
 
     def cold_times(self) -> pl.DataFrame:
-        times = reading.cold_times(self.own_samples)
+        times = reading.cold_times(self.own_and_commits)
         return times.sort(self.step, self.case, self.arm)
 
     @cached_property
@@ -193,17 +196,22 @@ class Page:
 
     @cached_property
     def patched(self) -> pl.DataFrame:
-        """Codes against values."""
-        return self._of_own("value", "code")
+        """Codes against values, of the stand-in and of the commit."""
+        return self._compared(("value", "code"), ("before", "after"))
 
     @cached_property
     def unpatched(self) -> pl.DataFrame:
-        """Values against a btree."""
-        return self._of_own("btree", "value")
+        """Values against a btree, of the stand-in and before the commit."""
+        return self._compared(("btree", "value"), ("btree, before", "before"))
 
-    def _of_own(self, baseline: str, candidate: str) -> pl.DataFrame:
-        own = self.rounds.filter(self.is_own)
-        found = reading.compared(own, baseline, [candidate], by=BY)
+    def _compared(self, *pairs: tuple[str, str]) -> pl.DataFrame:
+        """The effects of the second of each pair against the first, where measured."""
+        rounds = self.rounds.filter(self.is_own | OF_COMMIT)
+        found = [
+            effects
+            for baseline, candidate in pairs
+            for effects in reading.compared(rounds, baseline, [candidate], by=BY)
+        ]
         return pl.concat([self.effects.clear(), *found], how="diagonal_relaxed")
 
     @cached_property
@@ -216,7 +224,7 @@ class Page:
         )
 
     def patch_chart(self) -> list[object]:
-        """The chart, or none where the indexes of 2008 could not be measured."""
+        """The chart, or none where no index of 2008 could be measured."""
         if self.beside_post.is_empty():
             return []
         return [
@@ -229,7 +237,8 @@ class Page:
 
     def patch_table(self) -> pl.DataFrame:
         published = pl.col("published_ratio").round(3).alias("published")
-        return pg.effect_table(self.beside_post, "case", "step", published)
+        places = "case", "step", "candidate", published
+        return pg.effect_table(self.beside_post, *places)
 
     @cached_property
     def by_locale(self) -> list[pl.DataFrame]:
@@ -248,7 +257,7 @@ class Page:
     def sizes(self) -> pl.DataFrame:
         is_size = (pl.col("metric") == "index_bytes") & (pl.col("step") == "build")
         return (
-            self.everything.filter(is_size, self.is_own)
+            self.everything.filter(is_size, self.is_own | OF_COMMIT)
             .group_by("case", "arm")
             .agg(size_bytes=pl.col("value").median())
             .sort(self.case, self.arm)

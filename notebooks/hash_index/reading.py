@@ -8,6 +8,8 @@ import polars as pl
 
 import pgstudies as pg
 
+from .arms import COMMITS
+
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
 
@@ -40,12 +42,19 @@ def index_of(arm: Mapping[str, Any]) -> str:
 
 
 def of_arms(record: Record) -> pl.DataFrame:
-    """What each arm is: arm, index, release, and copy_of, the index that it is a second copy of."""
+    """What each arm is: arm, index, release, and copy_of, the index that it is a second copy of.
+
+    Two commits are of one release and have the same index, so theirs is called as the arm is.
+    """
     servers = dict(record.arms.select("name", "server").iter_rows())
     return pl.DataFrame(
         {
             "arm": arm["name"],
-            "index": arm["name"] if arm["copy_of"] else index_of(arm),
+            "index": (
+                arm["name"]
+                if arm["copy_of"] or arm["name"] in COMMITS
+                else index_of(arm)
+            ),
             "release": pg.version_number(servers[arm["name"]]),
             "copy_of": index_of(arm) if arm["copy_of"] else None,
         }
@@ -88,13 +97,18 @@ def on_old_disk(samples: pl.DataFrame, published: pl.DataFrame) -> pl.DataFrame:
         ["disk_s", "read_bytes"],
         ["case", "arm"],
     )
-    of_post = {"hash_head": "value", "hash_patched": "code"}
+    of_post = {
+        **dict.fromkeys(["value", "before"], "hash_head"),
+        **dict.fromkeys(["code", "after"], "hash_patched"),
+        "btree, before": "btree",
+    }
     post = published.filter(pl.col("cache") == "cold", pl.col("unit") == "tps").select(
         "case",
-        pl.col("arm").replace(of_post),
+        pl.col("arm").alias("of_post"),
         pl.col("value").alias("tps in the post"),
     )
-    return found.join(post, on=["case", "arm"], how="left").select(
+    named = found.with_columns(of_post=pl.col("arm").replace(of_post))
+    return named.join(post, on=["case", "of_post"], how="left").select(
         "case",
         "arm",
         (pl.col("read_bytes") / 8192).round(2).alias("pages read"),
@@ -324,7 +338,7 @@ def building_effects(
 ) -> list[pl.DataFrame]:
     """Effects on building and on the index's size, where measured.
 
-    Those of the patch, with many buffers and with few, and of hash against btree.
+    Those of the patch, with many buffers and with few, of the commit, and of hash against btree.
     """
     built = pg.round_values(
         samples.filter(
@@ -336,6 +350,7 @@ def building_effects(
     few = "value, few buffers"
     pairs = {
         "value": ["code"],
+        "before": ["after"],
         "btree": ["hash"],
         few: ["code, few buffers", "code, few buffers, sorted"],
         "code, few buffers": ["code, few buffers, sorted"],

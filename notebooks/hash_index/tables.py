@@ -31,7 +31,7 @@ COLLATED = {f"wide{n}": name for n, name in enumerate(COLLATIONS)}
 
 LOOKS: dict[str, tuple[LiteralString, str]] = {
     "checksum": (
-        "SELECT sum(('x' || left(md5(f1 || ' ' || f2), 6))::bit(24)::int) FROM {table}",
+        "SELECT sum(('x' || substr(md5(f1 || ' ' || f2), 1, 6))::bit(24)::int) FROM {table}",
         "sum",
     ),
     "colliding": (
@@ -44,6 +44,16 @@ LOOKS: dict[str, tuple[LiteralString, str]] = {
     "heap_bytes": ("SELECT pg_relation_size({name})", "bytes"),
 }
 """What is looked at in a table that was loaded, and its unit."""
+
+PREWARM: LiteralString = """SELECT pg_prewarm({name}),
+    (SELECT sum(pg_prewarm(indexrelid)) FROM pg_index
+     WHERE indrelid = {name}::regclass)"""
+# Sorted by the primary key, so that it is read as well.
+PROBE_ALL: LiteralString = """SELECT count(*)
+FROM (SELECT f2 FROM {table} ORDER BY f1) a JOIN {table} b USING (f2)"""
+
+IS_THERE: LiteralString = """SELECT count(*) FROM pg_class
+WHERE relname = {name} AND pg_table_is_visible(oid)"""
 
 
 def wanted(widths: Sequence[int], *, collations: bool) -> list[str]:
@@ -113,11 +123,19 @@ def look_at(trial: Trial, table: str, kind: str) -> None:
 
 def is_there(trial: Trial, table: str) -> bool:
     """Whether the table was loaded; noted where the server lacks its collation."""
-    if trial.value(on(table, "SELECT to_regclass({name})")) is not None:
+    if trial.value(on(table, IS_THERE)):
         return True
     reason = "this server does not know the collation"
     trial.leave_out("all", case_of(table), reason)
     return False
+
+
+def read_in(trial: Trial, table: str) -> None:
+    """Fill shared buffers of a server of ours with a table and its indexes."""
+    can = trial.server.capabilities
+    if can.has("restart"):
+        query = PREWARM if "pg_prewarm" in can.contrib else PROBE_ALL
+        trial.execute(on(table, query))
 
 
 def require_plan(trial: Trial, table: str, query: str, *, scans: int) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import psutil
 
 import pgstudies as pg
+from pgapps.builds.served import served
 from pgservers.errors import StudyError
 from pgservers.order import major_number
 
@@ -19,6 +21,16 @@ IN = "A scan begins where another one is"
 BOTH = (("off", OUT), ("on", IN))
 ROOMY, LIMITED = ("warm", "cold"), ("small memory", "small and slow")
 DIRECT = {"debug_io_direct": "data"}
+
+COMMITS = {
+    "none": ("0a6f2ee84d", "off", "No ring, nothing in step: 8.3devel, 30 May 2007."),
+    "ring": ("6d6d14b6d5", "off", "The ring of buffers alone: 8.3devel, 7 June 2007."),
+    "ring and synchronized": ("a04a423599", "on", "Both: 8.3devel, 8 June 2007."),
+}
+"""The commit of each of these arms, whether its scans are in step, and what it is."""
+
+JUDGING = "none", "ring and synchronized"
+"""The post compares with plain 8.2.3, which has neither."""
 
 
 def arms(
@@ -35,6 +47,7 @@ def arms(
     releases: Sequence[str],
     schedulers: Sequence[str],
     limits: str,
+    repo: str,
 ) -> list[pg.Arm]:
     """Every arm, in the order of the page.
 
@@ -54,7 +67,7 @@ def arms(
         found += of_release(release, with_direct="direct" in machines)
     for scheduler in schedulers:
         found += under_scheduler(scheduler, limits)
-    return found
+    return found + of_commits(repo, scans, table_mb)
 
 
 def table_size(table_mb: int, buffers_mb: int) -> int:
@@ -178,6 +191,29 @@ def under_scheduler(scheduler: str, limits: str) -> list[pg.Arm]:
     ]
 
 
+def of_commits(repo: str, scans: Sequence[int], table_mb: int) -> list[pg.Arm]:
+    """Without the ring and scans in step, with the ring, and with both, as committed in 2007.
+
+    Shared buffers have room for a ring of 256 kB for each scan, and for little else: without a
+    ring, what one scan leaves there spares the next one the disk.
+    """
+    buffers = {"shared_buffers": f"{max(2, table_mb // 32, max(scans) // 4)}MB"}
+    slow = ("small and slow",)
+    commits = [commit for commit, _, _ in COMMITS.values()]
+    found = []
+    for built, (name, (_, sync, said)) in zip(
+        served(repo, commits), COMMITS.items(), strict=True
+    ):
+        arm = _arm(name, said, sync, slow, scans, settings=buffers, of_commit=True)
+        found.append(replace(arm, server=built.server, not_run=built.not_run))
+    return found
+
+
+def has_drive(arm: pg.Arm, case: str) -> bool:
+    """Whether the scans of an arm run on this modelled drive; commits only where they judge."""
+    return arm.name in {"off", "on"} or (arm.name in JUDGING and case == "cfq")
+
+
 def _arm(
     name: str,
     description: str,
@@ -189,8 +225,15 @@ def _arm(
     scheduler: str | None = None,
     release: str | None = None,
     not_run: str | None = None,
+    of_commit: bool = False,
 ) -> pg.Arm:
-    options = {"sync": sync, "cases": cases, "counts": counts, "scheduler": scheduler}
+    options = {
+        "sync": sync,
+        "cases": cases,
+        "counts": counts,
+        "scheduler": scheduler,
+        "of_commit": of_commit,
+    }
     return pg.Arm(
         f"{name}, {release}" if release else name,
         description,

@@ -11,7 +11,7 @@ import pgstudies as pg
 from pgservers.programs.slow_disk import READ_AHEAD_BYTES
 
 from . import charts, disk, reading
-from .arms import crowd
+from .arms import COMMITS, JUDGING, crowd
 
 CASES = ["warm", "cold", "small memory", "small and slow", "direct"]
 SLOW = "small and slow"
@@ -23,6 +23,17 @@ BY_BYTES = pl.col("metric") == "read_bytes"
 WALKING = pl.col("step").is_in(["walk", "walk with work"])
 OF_PAIRS = pl.col("case") == "direct", pl.col("iteration") == 2
 TOGETHER = pl.col("together").round(2)
+OF_COMMIT = pl.col("arm").is_in(list(COMMITS))
+OUT_OF_STEP = [name for name, (_, sync, _) in COMMITS.items() if sync == "off"]
+NO_RATIO = (
+    "what an offset saves depends on the ratio of shared buffers to the table, which the post "
+    "does not give; here they hold a quarter of it"
+)
+
+NOT_RUN = {
+    "offset": "no scan began so far behind another (offsets = 0, 0.5)",
+    "whole offset": "no scan began so far behind another (offsets = 0, 1)",
+}
 
 
 class Page:
@@ -30,6 +41,8 @@ class Page:
 
     Lists are of what is there to be shown, and may be empty.
     """
+
+    not_run = NOT_RUN
 
     def __init__(self, study: pg.Study) -> None:
         self.study = study
@@ -50,6 +63,8 @@ class Page:
         self.of_post = pl.col("arm").is_in([*MAIN[:3], repeat])
         self.scanned = self.samples.filter(pl.col("step") == "scan")
         self.walks = self.samples.filter(WALKING)
+        by_commit = set(JUDGING) <= {*self.scanned["arm"]}
+        self.judging = JUDGING if by_commit else ("off", "on")
 
     def size(self) -> dict[str, object]:
         return {
@@ -185,6 +200,11 @@ class Page:
         )
 
     @cached_property
+    def of_commits(self) -> list[pl.DataFrame]:
+        """The effects of the commits against that before both; none without them."""
+        return against(self.rounds.filter(OF_COMMIT), JUDGING[0])
+
+    @cached_property
     def values(self) -> pl.DataFrame:
         return pg.block_values(self.in_company.filter(DURATION, self.of_post), by=SAME)
 
@@ -211,7 +231,9 @@ class Page:
 
     def drift(self) -> pl.DataFrame:
         found = reading.drift(self.walks, ["case", "step", "arm"])
-        in_step = found.filter(~pl.col("arm").str.contains("off"))
+        in_step = found.filter(
+            ~pl.col("arm").str.contains("off"), ~pl.col("arm").is_in(OUT_OF_STEP)
+        )
         names = {"began_ahead": "began so many pages ahead", "apart_most": "most apart"}
         ordered = in_step.sort(self.slow_first, "case", self.by_arm)
         return ordered.with_columns(TOGETHER).rename(names)
@@ -268,7 +290,8 @@ class Page:
     def releases(self) -> pl.DataFrame:
         """Two scans on each release, on the slow machine and with direct I/O."""
         own = pl.col("server") == self.record.info["server"]["version_text"]
-        arms = self.record.arms.filter(~own)["name"].to_list()
+        is_commit = pl.col("name").is_in(list(COMMITS))
+        arms = self.record.arms.filter(~own, ~is_commit)["name"].to_list()
         time = pg.with_interval().alias("time, relative to a lone scan")
         times = self.slowdown.filter(pl.col("scans") == 2).select("case", "arm", time)
         read = self.scanned.filter(
@@ -284,11 +307,30 @@ class Page:
             .sort(self.slow_first, "case", self.by_arm)
         )
 
+    def commits(self) -> list[pl.DataFrame]:
+        """What scans took and read on the commits' servers, and the effects of the commits."""
+        scanned = self.scanned.filter(OF_COMMIT)
+        if scanned.is_empty():
+            return []
+        found = reading.seconds_and_tables(scanned, self.in_tables)
+        ordered = found.sort("what", "scans", self.by_arm)
+        scans = pl.col("iteration").alias("scans")
+        return [
+            ordered.pivot("arm", index=["what", "scans"], values="value"),
+            *(
+                pg.effect_table(effects.filter(DURATION), scans, "candidate")
+                for effects in self.of_commits
+            ),
+        ]
+
+    @cached_property
+    def behind(self) -> pl.DataFrame:
+        return self.samples.filter(pl.col("step") == "behind")
+
     def offsets(self) -> list[object]:
         """What two scans by ranges read, by how far behind the second one begins."""
-        behind = self.samples.filter(pl.col("step") == "behind")
-        lagged = reading.by_offset(behind, self.in_tables)
-        table = reading.with_both_times(behind, self.in_tables)
+        lagged = reading.by_offset(self.behind, self.in_tables)
+        table = reading.with_both_times(self.behind, self.in_tables)
         if lagged.is_empty():
             return [table]
         chart = pg.dot_chart(
@@ -342,7 +384,7 @@ class Page:
 
     def judged(self) -> list[pl.DataFrame]:
         """The effects that judge the claims, those of lone scans and of scans in company gated."""
-        found, hindered = [self.effects], []
+        found, hindered = [self.effects, *self.of_commits], []
         of_ring = self.rounds.filter(
             BY_BYTES, pl.col("arm").is_in(["on", "on, small ring"])
         )
@@ -353,7 +395,8 @@ class Page:
         if self.of_drives.height:
             drives = self.of_drives.filter(pl.col("iteration") > 1)
             rounds = pg.round_values(drives, by=SAME)
-            found.append(pg.paired_effects(rounds, baseline="off", by=SAME))
+            found += against(rounds.filter(~OF_COMMIT), "off")
+            found += against(rounds.filter(OF_COMMIT), JUDGING[0])
             hindered.append(reading.slowdown(self.of_drives, ALIKE))
         copies = reading.copies_apart(
             self.scanned, str(self.record.repeat), case=self.slow, by=SAME
@@ -363,6 +406,7 @@ class Page:
         return [
             pg.gated_by(pl.concat([self.slowdown, *hindered]), copies.filter(is_lone)),
             *(pg.gated_by(table, in_company) for table in found if table.height),
+            *reading.saved_by_offset(self.behind.filter(BY_BYTES), ALIKE),
         ]
 
     def tables_of(self, arm: str) -> float | None:
@@ -372,19 +416,23 @@ class Page:
 
     def conditions(self) -> dict[str, str | None]:
         """Why a claim is not judged, by its id; None where it is."""
-        no_chance = reading.reason_no_chance(self.tables_of("off"), self.most)
+        off, on = self.judging
+        no_chance = reading.reason_no_chance(self.tables_of(off), self.most)
         is_modelled = self.record.info.get("limits") == "modelled"
         of_kernel = self.record.info["host"].get("device_read_ahead_bytes") or 0
         window = READ_AHEAD_BYTES if is_modelled else of_kernel
         small = reading.reason_small(8192 * self.table_pages, window, ALIKE)
-        in_step = reading.in_step(self.scanned, case=SLOW, count=self.most)
+        in_step = reading.in_step(self.scanned, case=SLOW, arm=on, count=self.most)
         no_cores = reading.reason_no_cores(in_step, 1e6 * self.used["read_mb"])
         few = reading.reason_few(self.most, self.used["stagger"])
+        drives = reading.on_drives(self.of_drives, self.crowd, self.judging)
         return {
             "as if alone": no_chance or small or no_cores,
-            "twice as good": reading.reason_not_hindered(self.on_drives),
-            "with the ring": no_chance,
+            "twice as good": reading.reason_not_hindered(drives),
+            "with the ring": reading.reason_no_chance(self.tables_of("off"), self.most),
             "many scans": few or no_chance,
+            "offset": NO_RATIO,
+            "whole offset": NO_RATIO,
         }
 
     def answers(self) -> dict[str, bool | None]:
@@ -407,3 +455,10 @@ class Page:
                 pg.if_known(lambda far: far <= self.table_pages / 16, joined.median())
             ),
         }
+
+
+def against(values: pl.DataFrame, baseline: str) -> list[pl.DataFrame]:
+    """The effects of all other arms of ``values`` against one; none where it is not there."""
+    if baseline not in values["arm"]:
+        return []
+    return [pg.paired_effects(values, baseline=baseline, by=SAME)]

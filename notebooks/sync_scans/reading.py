@@ -6,7 +6,7 @@ scans ran at once.  What is not sorted here is in no order.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -249,18 +249,34 @@ def with_both_times(behind: pl.DataFrame, in_tables: pl.Expr) -> pl.DataFrame:
     )
 
 
-def on_drives(timed: pl.DataFrame, count: int) -> pl.DataFrame:
+def saved_by_offset(read: pl.DataFrame, margin: float) -> list[pl.DataFrame]:
+    """The effects of beginning so far behind against not at all, on what both scans read.
+
+    None where not both were measured.
+    """
+    if not set(read["iteration"]) > {0}:
+        return []
+    by = ["arm", "case", "step", "metric"]
+    values = pg.block_values(read, by=[*by, "iteration"])
+    how: dict[str, Any] = {"key": "iteration", "by": by, "margin": margin}
+    return [pg.paired_effects(values, baseline=0, **how)]
+
+
+def on_drives(
+    timed: pl.DataFrame, count: int, arms: tuple[str, str] = ("off", "on")
+) -> pl.DataFrame:
     """How ``count`` scans fare on each drive, in seconds per scan and ratios, by case.
 
+    ``arms`` are those out of step, which is off below, and in step, which is on.
     ``gain`` is the time out of step relative to that in step, the median of blocks, with the
     ``least`` and the ``most``; ``hindered`` the time in step relative to a lone scan.
     """
-    by = ["case", "block"]
+    by, (apart, together) = ["case", "block"], arms
     lone, off, on = (
         timed.filter(pl.col("arm") == arm, pl.col("iteration") == scans).select(
             *by, value="value"
         )
-        for arm, scans in (("on", 1), ("off", count), ("on", count))
+        for arm, scans in ((together, 1), (apart, count), (together, count))
     )
     gain = pl.col("off") / pl.col("on")
     found = (
@@ -315,10 +331,10 @@ def reason_not_hindered(drives: pl.DataFrame) -> str | None:
     return None
 
 
-def in_step(scanned: pl.DataFrame, *, case: str, count: int) -> pl.DataFrame:
+def in_step(scanned: pl.DataFrame, *, case: str, arm: str, count: int) -> pl.DataFrame:
     """From the first beginning to the last end (s), and bytes read, of so many scans in step."""
     of_them = scanned.filter(
-        pl.col("case") == case, pl.col("arm") == "on", pl.col("iteration") == count
+        pl.col("case") == case, pl.col("arm") == arm, pl.col("iteration") == count
     )
     return pg.wide(of_them, ["makespan_s", "read_bytes"], ["block", "turn"])
 

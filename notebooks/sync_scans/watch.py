@@ -39,26 +39,28 @@ def reason_not_in_step(connection: Session, table: str) -> str | None:
     """Why several sequential scans of ``table`` would not be kept in step, or None if they would.
 
     The rule is that of ``initscan`` in PostgreSQL's heapam.c, the same since 8.3: a table that is
-    no temporary one, of more than a quarter of shared buffers, in a session that has
-    ``synchronize_seqscans``.  Raises StudyError when there is no such table.
+    no temporary one, of more than a quarter of shared buffers, in a session that has not turned
+    ``synchronize_seqscans`` off, where there is such a setting.  Raises StudyError when there is
+    no such table on the search path.
     """
     row = connection.execute(
         """
-        SELECT c.relkind, c.relpersistence,
+        SELECT c.relkind, n.nspname ~ '^pg_temp_',
                pg_relation_size(c.oid) / current_setting('block_size')::int,
                (SELECT setting::bigint FROM pg_settings WHERE name = 'shared_buffers'),
-               current_setting('synchronize_seqscans')::bool
-        FROM pg_class c WHERE c.oid = to_regclass(%s)
+               (SELECT setting FROM pg_settings WHERE name = 'synchronize_seqscans')
+        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.relname = %s AND pg_table_is_visible(c.oid)
         """,
         [table],
     ).fetchone()
     if row is None:
         raise StudyError(f"There is no table {table}.")
-    kind, persistence, pages, buffers, wanted = row
+    kind, is_temporary, pages, buffers, in_step = row
     quarter = buffers // 4
     if kind not in ("r", "m"):
         return f"{table} is no table, and only tables are scanned in step"
-    if persistence == "t":
+    if is_temporary:
         return f"{table} is a temporary table, which only one session can scan"
     if pages <= quarter:
         return (
@@ -66,7 +68,7 @@ def reason_not_in_step(connection: Session, table: str) -> str | None:
             f"more than a quarter of the {buffers} shared buffers: it takes a table of "
             f"{quarter // _BLOCKS_PER_MB + 1} MB"
         )
-    if not wanted:
+    if in_step == "off":
         return "synchronize_seqscans is off"
     return None
 
@@ -91,7 +93,7 @@ def step_by_step(
     ``pages`` is the table's size, ``per_page`` the number of rows of each.
     """
     path = paths[number]
-    query = "BEGIN; DECLARE scan NO SCROLL CURSOR FOR SELECT ctid::text, {} FROM big"
+    query = "BEGIN; DECLARE scan NO SCROLL CURSOR FOR SELECT ctid, {} FROM big"
     session.execute(sql.SQL(query).format(sql.SQL(what)))
     move = sql.SQL("MOVE {} FROM scan").format(16 * per_page).as_string()
     first = page_of(session.execute("FETCH 1 FROM scan").fetchall()[0][0])

@@ -229,8 +229,9 @@ def test_a_claim_is_judged_by_the_row_it_names() -> None:
         *("claim", "text", "source", "kind", "published_ratio"),
         *("metric", "ratio", "low", "high", "beside", "blocks", "margin", "p_family", "verdict"),
         *("blocks_needed", "baseline", "candidate", "then", "aa", "aa_low", "aa_high"),
+        *("commit", "stood_in", "stood_in_low", "stood_in_high", "stood_in_verdict"),
     ]
-    assert found.drop("aa", "aa_low", "aa_high").row(0) == (
+    assert found[:, :18].row(0) == (
         *("insert", "Inserting gets slower.", "table 2", "direction", 1.5),
         *("cpu_s", 1.5, 1.4, 1.6, None, 10, 0.02, 2 / 2**6, "holds"),
         *(None, "heap", "tree", None),
@@ -462,3 +463,32 @@ def test_only_tests_of_a_difference_are_the_family() -> None:
         other = replace(claims_of(2)[1], kind=kind, threshold=1.2)
         p_family = judge([one, other], family(LARGE, LARGE))["p_family"].to_list()
         assert p_family == ([2 / 2**6] * 2 if kind in FAMILY else [2 / 2**6, None])
+
+
+def test_a_claim_is_judged_by_its_commit_where_the_run_has_it() -> None:
+    claim = replace(
+        SLOWER,
+        comparison={"step": "insert", "candidate": "stand-in"},
+        requires=("extension",),
+        not_tested=None,
+    )
+    of_commit = replace(
+        claim,
+        comparison={"step": "insert", "candidate": "after"},
+        requires=(),
+        commit="568d4138c6",
+    )
+    both = replace(claim, by_commit=of_commit)
+    stand_in = effects(candidate="stand-in", ratio=1.1, low=1.05, high=1.15)
+    commit = effects(candidate="after", ratio=1.6, low=1.5, high=1.7)
+    columns = ("verdict", "ratio", "commit", "stood_in")
+    lacking = {"extension": "no compiler"}
+    without = judge([both], stand_in).select(columns).row(0)
+    assert without == (judge([claim], stand_in)["verdict"][0], 1.1, None, None)
+    found = judge([both], pl.concat([stand_in, commit]), not_run=lacking)
+    assert found.select(columns).row(0) == ("holds", 1.6, "568d4138c6", 1.1)
+    assert found["stood_in_low"][0] < 1.1 < found["stood_in_high"][0]
+    alone = judge([both], commit, not_run=lacking).select(columns).row(0)
+    assert alone == ("holds", 1.6, "568d4138c6", None)
+    (neither,) = judge([both], effects().clear(), not_run=lacking)["verdict"]
+    assert neither == "not tested: no compiler"

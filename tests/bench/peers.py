@@ -1,14 +1,14 @@
 """What other tools say of the same two builds, in the same time, and how often each is wrong.
 
-``python -m tests.bench.peers A B --truth same --minutes 1 --repeat 10`` asks, in turns, ``compare``,
-pgbench and hyperfine, by the lookups of pgbench's own tables.  A and B are directories of programs;
-``--truth`` is what is known of B beside A: ``same``, or ``slower``.  All servers and clients are on
-one core, and for the other tools both servers run until the tool is done.  They measure the two in
-alternation, and pairs of neighbours are judged by Student's t: what somebody does who knows them.
-``compare`` goes first, and the others get as long as it took, as it measures six blocks at least;
-its margin is ``MARGIN``.  A tool is right where it calls a slower build slower, and an equal one
-nothing.  It prints a line for each, which ``--output`` adds to a CSV file; a tool that is not there
-is "not run".  hyperfine is a package of most systems.
+``python -m tests.bench.peers A B --truth same --minutes 1 --repeat 10`` asks, in turns,
+``compare``, pgbench and hyperfine, by the lookups of pgbench's own tables.  A and B are directories
+of programs; ``--truth`` is what is known of B beside A: ``same``, or ``slower``.  All servers and
+clients are on one core, and for the other tools both servers run until the tool is done.  They
+measure the two in alternation, and pairs of neighbours are judged by Student's t: what somebody
+does who knows them.  ``compare`` goes first, and the others get as long as it took, as it measures
+six blocks at least; its margin is ``MARGIN``.  A tool is right where it calls a slower build
+slower, and an equal one nothing.  It prints a line for each, which ``--output`` adds to a CSV file;
+a tool that is not there is "not run".  hyperfine is a package of most systems.
 """
 
 from __future__ import annotations

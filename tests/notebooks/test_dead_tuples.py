@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
+from pgapps.builds.served import NO_REPOSITORY
+from pgstudies.analysis.agreement import judge
+from pgstudies.analysis.claims import claims, origins
+from pgstudies.notebook import Study
 from pgstudies.rooms import study_module
+from tests import made_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,24 +23,43 @@ if TYPE_CHECKING:
     import pgstudies as pg
 
 ARMS = study_module("dead_tuples", "arms")
+PAGE = study_module("dead_tuples", "page")
 READING = study_module("dead_tuples", "reading")
 WATCH = study_module("dead_tuples", "watch")
 MB = 2**20
+COMMITS = list(ARMS.COMMITS)
 
 
 def arms(**other: Any) -> dict[str, pg.Arm]:
     plain: dict[str, Any] = {"releases": [], "dense_pages": 1_000_000, "dense_hash": False}
-    plain |= {"real_table": False}
+    plain |= {"real_table": False, "repo": ""}
     return {arm.name: arm for arm in ARMS.arms(**plain | other)}
 
 
 def test_structures_come_before_vacuum_and_only_they_need_the_extension() -> None:
     found = arms()
-    assert list(found) == [*ARMS.STRUCTURES, "VACUUM"]
-    assert [name for name, arm in found.items() if arm.extension is None] == ["VACUUM"]
-    assert list(arms(releases=["16", "9.6"]))[-3:] == ["VACUUM", "VACUUM, 16", "VACUUM, 9.6"]
+    assert list(found) == [*ARMS.STRUCTURES, "VACUUM", *COMMITS]
+    assert [n for n, arm in found.items() if arm.extension is None] == ["VACUUM", *COMMITS]
+    released = list(arms(releases=["16", "9.6"]))[len(ARMS.STRUCTURES) :]
+    assert released == ["VACUUM", "VACUUM, 16", "VACUUM, 9.6", *COMMITS]
     states = {real: {arm.state for arm in arms(real_table=real).values()} for real in (True, False)}
     assert states == {True: {"a table", "dead rows"}, False: {"nothing", "dead rows"}}
+
+
+def test_without_a_clone_the_commits_are_not_run() -> None:
+    found = [arms()[name] for name in COMMITS]
+    assert [arm.not_run for arm in found] == 2 * [NO_REPOSITORY]
+    assert [arm.server for arm in found] == ["commit-d5d2205c8d", "commit-667e65aac3"]
+    assert {arm.state for arm in found} == {"dead rows"}
+
+
+def test_only_the_claim_of_vacuum_is_judged_by_the_commit() -> None:
+    asked = claims("dead_tuples", places=origins()["dead_tuples"].places)
+    (judging,) = [claim.by_commit for claim in asked if claim.by_commit]
+    assert judging.id == "vacuum"
+    assert judging.commit == ARMS.COMMITS["VACUUM, after"][0]
+    assert [judging.comparison[side] for side in ("baseline", "candidate")] == COMMITS
+    assert judging.requires == ()
 
 
 def test_structures_take_memory_in_proportion_to_the_posts_dense_case() -> None:
@@ -69,6 +93,77 @@ def both(before: float | None, *, scans: float = 1) -> pl.DataFrame:
         },
         schema_overrides={"index_scans": pl.Float64(), "allocated_bytes": pl.Float64()},
     )
+
+
+HELD = {"VACUUM": 2, "VACUUM, 16": 80, "VACUUM, before": 80, "VACUUM, after": 4}
+"""MB that VACUUM allocates."""
+
+
+def page_of(*names: str, version: int = 180000) -> Any:
+    """The page of six blocks of these VACUUMs, each with one pass over the index."""
+    where: dict[str, Any] = {"step": "vacuum", "case": "every 2", "iteration": 65_536}
+    held = {name: [float(HELD[name] * MB)] * 6 for name in names}
+    once = {name: [1.0] * 6 for name in names}
+    parts = [
+        made_up.samples(held, "bytes", metric="allocated_bytes", **where),
+        made_up.samples(held, "bytes", metric="used_bytes", **where),
+        made_up.samples(once, "scans", metric="index_scans", **where),
+    ]
+    used = {"dead": [2], "memory_kb": [65_536], "releases": ["16"], "rows": 1_000_000}
+    record: Any = SimpleNamespace(
+        measured=pl.concat(parts),
+        parameters=used,
+        info={"server": {"version": version}},
+        arms=pl.DataFrame({"name": [*names]}),
+    )
+    study = Study("dead_tuples", {})
+    study._record = record
+    return PAGE.Page(study)
+
+
+def verdict_of(page: Any) -> dict[str, Any]:
+    """That on VACUUM's memory."""
+    asked = claims("dead_tuples", places={"densest": page.densest, "before": page.before})
+    rows = judge(asked, page.judged(), conditions={"vacuum": page.reason_no_vacuum()})
+    return rows.row(by_predicate=pl.col("claim") == "vacuum", named=True)
+
+
+def test_the_commit_judges_where_it_was_measured_and_the_releases_stand_beside_it() -> None:
+    page = page_of("VACUUM", "VACUUM, 16", *COMMITS)
+    found = verdict_of(page)
+    assert (found["commit"], found["verdict"]) == ("667e65aac3", "holds")
+    assert [found["baseline"], found["candidate"]] == COMMITS
+    assert (found["ratio"], found["stood_in"]) == (pytest.approx(1 / 20), pytest.approx(1 / 40))
+    *_, table = page.vacuums()
+    assert table["arm"].to_list() == ["VACUUM", "VACUUM, 16", *COMMITS]
+
+
+def test_without_the_commit_the_releases_judge() -> None:
+    found = verdict_of(page_of("VACUUM", "VACUUM, 16"))
+    assert (found["commit"], found["ratio"]) == (None, pytest.approx(1 / 40))
+
+
+def test_the_commit_judges_whatever_the_server_of_the_run_is() -> None:
+    found = verdict_of(page_of("VACUUM", "VACUUM, 16", *COMMITS, version=160000))
+    assert (found["commit"], found["verdict"], found["stood_in"]) == ("667e65aac3", "holds", None)
+    found = verdict_of(page_of("VACUUM", "VACUUM, 16", version=160000))
+    assert found["verdict"] == "not judged: the server is older than 17, so it has the array itself"
+
+
+@pytest.mark.parametrize(
+    ("columns", "query"),
+    [
+        (["max_dead_tuple_bytes", "dead_tuple_bytes"], "dead_tuple_bytes"),
+        (["max_dead_tuples", "num_dead_tuples"], "num_dead_tuples"),
+        ([], None),
+    ],
+)
+def test_memory_is_asked_by_the_columns_that_the_view_has(
+    columns: list[str], query: str | None
+) -> None:
+    rows = [("pid",), *((name,) for name in columns)]
+    trial = SimpleNamespace(execute=lambda _: SimpleNamespace(fetchall=lambda: rows))
+    assert WATCH.memory_query(trial) == (query and WATCH.PROGRESS[query])
 
 
 @pytest.mark.parametrize(

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
 
+from pgapps.builds.served import NO_REPOSITORY
 from pgservers.errors import StudyError
+from pgstudies.analysis.agreement import judge
+from pgstudies.analysis.claims import claims, origins
 from pgstudies.analysis.published import published
 from pgstudies.rooms import study_module
+from tests import made_up
 
 if TYPE_CHECKING:
     import pgstudies as pg
 
 ARMS = study_module("hash_index", "arms")
 CHARTS = study_module("hash_index", "charts")
+PAGE = study_module("hash_index", "page")
 READING = study_module("hash_index", "reading")
 TABLES = study_module("hash_index", "tables")
 POST = TABLES.POST
+COMMITS = list(ARMS.COMMITS)
 
 
 def samples(*rows: tuple[Any, ...]) -> pl.DataFrame:
@@ -29,7 +36,7 @@ def samples(*rows: tuple[Any, ...]) -> pl.DataFrame:
 
 def arms(**how: Any) -> dict[str, pg.Arm]:
     how = {"rows": 2_000_000, "widths": [], "collations": False, "releases": []} | how
-    found = ARMS.arms(few_buffers=64, **how)
+    found = ARMS.arms(few_buffers=64, repo="", **how)
     return {arm.name: arm for arm in found}
 
 
@@ -46,6 +53,37 @@ def test_the_indexes_of_2008_are_measured_in_two_locales_and_todays_in_all() -> 
     assert found["hash"].options["tables"] == [*POST, "text20", "wide0", "wide1", "wide2"]
     assert TABLES.case_of("wide0") == "wide, en_US.UTF-8"
     assert TABLES.case_of("text20") == "text20"
+
+
+def test_without_a_clone_the_commits_are_not_run() -> None:
+    found = [arms(widths=[20], collations=True)[name] for name in COMMITS]
+    assert [arm.not_run for arm in found] == 3 * [NO_REPOSITORY]
+    before, after = "commit-440b3384b0", "commit-4adc2f72a4"
+    assert [arm.server for arm in found] == [before, after, before]
+    assert [arm.options["index"] for arm in found] == ["hash", "hash", "btree"]
+    assert {(arm.state, *arm.options["tables"]) for arm in found} == {("tables", *POST)}
+
+
+def test_claims_that_the_commit_judges_name_arms_that_there_are() -> None:
+    asked = claims("hash_index", places=origins()["hash_index"].places)
+    judging = {claim.id: claim.by_commit for claim in asked if claim.by_commit}
+    assert len(judging) == 11
+    assert not judging.keys() & {"other locales", "build unsorted", "presorting", "building"}
+    for claim in judging.values():
+        assert claim.commit == ARMS.AFTER
+        assert {claim.comparison[side] for side in ("baseline", "candidate")} < {*COMMITS}
+        assert claim.comparison.get("release") in {"8.4devel", None}
+        assert "hash_2008" not in claim.requires
+
+
+@pytest.mark.parametrize(("contrib", "query"), [({"pg_prewarm"}, "PREWARM"), ((), "PROBE_ALL")])
+def test_without_pg_prewarm_every_row_is_looked_up(contrib: Any, query: str) -> None:
+    said: list[str] = []
+    can = SimpleNamespace(has=lambda _: True, contrib=contrib)
+    TABLES.read_in(
+        SimpleNamespace(server=SimpleNamespace(capabilities=can), execute=said.append), "wide"
+    )
+    assert said == [TABLES.on("wide", getattr(TABLES, query))]
 
 
 def test_a_statement_names_one_table_and_its_index() -> None:
@@ -238,6 +276,92 @@ def test_pages_are_those_that_the_index_was_found_to_have() -> None:
     assert (row["pages"], row["buckets"], row["full"]) == (3, 2, 125.0)
     of_another = samples(("code", "wide", "build", "index_bytes", 8192.0))
     assert READING.pages_of_indexes(of_another).is_empty()
+
+
+def test_the_posts_throughput_stands_beside_both_indexes_of_values() -> None:
+    names = ["value", "before", "code", "after", "btree", "btree, before", "hash"]
+    read = [(arm, "wide", "old disk", metric, value) for arm in names
+            for metric, value in (("disk_s", 0.02), ("read_bytes", 8192.0))]  # fmt: skip
+    of_first = samples(*read).with_columns(copy_of=pl.lit(None, pl.String))
+    found = READING.on_old_disk(of_first, published("hash_index"))
+    tps = [26.9, 26.9, 41.9, 41.9, 31.5, 31.5, None]
+    assert dict(found.select("arm", "tps in the post").rows()) == dict(zip(names, tps, strict=True))
+
+
+# The very commits
+
+AGAIN = "btree (again)"
+READS = {
+    **{"btree": 3.4, AGAIN: 3.4, "hash": 3.0, "value": 4.0, "code": 3.0},
+    **{"before": 4.0, "after": 2.5, "btree, before": 3.2},
+}
+"""Pages that a cold lookup of a wide key reads, by arm."""
+
+
+def page_of(*names: str) -> Any:
+    """The page of six blocks of these arms: cold and warm lookups, and one size."""
+    read = {name: [READS[name]] * 6 for name in names}
+    took = {name: [READS[name] / 1e6] * 6 for name in names}
+    same = {name: [8192.0] * 6 for name in names}
+    wide: dict[str, Any] = {"case": "wide", "iteration": 0}
+    size: dict[str, Any] = {"case": "collision", "iteration": 0, "step": "build"}
+    found = [
+        made_up.samples(read, "pages", metric="buffers_read", step="cold", **wide),
+        made_up.samples(took, metric="cpu_s", step="warm", **wide),
+        made_up.samples(same, "bytes", metric="index_bytes", **size),
+    ]
+    index = {name: commit[1] for name, commit in ARMS.COMMITS.items()} | {AGAIN: "btree"}
+    versions = ["PostgreSQL 8.4devel" if name in COMMITS else "PostgreSQL 18.6" for name in names]
+    described = [
+        {
+            "name": name,
+            "copy_of": "btree" if name == AGAIN else None,
+            "options": {"index": index.get(name, name)},
+        }
+        for name in names
+    ]
+    record = SimpleNamespace(
+        samples=pl.concat(found),
+        parameters={"widths": [], "rows": 2_000_000, "transactions": 500},
+        arms=pl.DataFrame({"name": [*names], "server": versions}),
+        repeat=AGAIN,
+        info={"server": {"version_text": "PostgreSQL 18.6"}, "arms": described},
+    )
+    return PAGE.Page(SimpleNamespace(record=record, published=lambda: published("hash_index")))
+
+
+def verdicts_of(page: Any) -> dict[str, dict[str, Any]]:
+    asked = claims("hash_index", places={"own": page.own}, published=page.of_the_post())
+    tables = [page.effects, page.patched, page.unpatched, *page.building]
+    rows = judge(asked, pl.concat(tables, how="diagonal_relaxed"))
+    return {row["claim"]: row for row in rows.iter_rows(named=True)}
+
+
+def test_the_commit_judges_where_it_was_measured_and_the_extension_stands_beside_it() -> None:
+    page = page_of(*READS)
+    found = verdicts_of(page)
+    cold = found["wide cold"]
+    assert (cold["commit"], cold["verdict"]) == (ARMS.AFTER, "holds")
+    assert (cold["baseline"], cold["candidate"]) == ("before", "after")
+    assert (cold["ratio"], cold["stood_in"]) == (pytest.approx(0.625), pytest.approx(0.75))
+    old = found["old hash, cold"]
+    assert (old["baseline"], old["candidate"]) == ("btree, before", "before")
+    assert (old["ratio"], old["stood_in"]) == (pytest.approx(1.25), pytest.approx(4 / 3.4))
+    assert found["wide warm"]["commit"] == found["narrow size"]["commit"] == ARMS.AFTER
+    of_today = found["hash beats btree"]
+    assert (of_today["commit"], of_today["ratio"]) == (None, pytest.approx(3 / 3.4))
+    assert set(page.effects["release"]) == {"18.6"}
+    assert page.patch_table()["candidate"].to_list() == ["code", "after"] * 2
+    reads = page.reads_table().row(0, named=True)
+    assert reads == {"case": "wide"} | READS
+
+
+def test_without_the_commit_the_extension_judges() -> None:
+    page = page_of(*(name for name in READS if name not in COMMITS))
+    found = verdicts_of(page)
+    assert {row["commit"] for row in found.values()} == {None}
+    assert found["wide cold"]["ratio"] == pytest.approx(0.75)
+    assert page.patch_table()["candidate"].to_list() == ["code", "code"]
 
 
 # The map of effects

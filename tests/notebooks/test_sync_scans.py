@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
+from pgapps.builds.served import NO_REPOSITORY
 from pgapps.markup import chart_markup
 from pgservers.errors import CannotRun, StudyError
 from pgservers.host import disks
 from pgservers.host.disks import scheduler_of
 from pgservers.servers.serve import serve
+from pgstudies.analysis.agreement import judge
+from pgstudies.analysis.claims import claims, origins
 from pgstudies.rooms import study_module
+from tests import made_up
 from tests.servers_at_hand import BUILDER, dsn_of, make_table
 
 if TYPE_CHECKING:
@@ -31,14 +35,16 @@ if TYPE_CHECKING:
 ARMS = study_module("sync_scans", "arms")
 CHARTS = study_module("sync_scans", "charts")
 DISK = study_module("sync_scans", "disk")
+PAGE = study_module("sync_scans", "page")
 READING = study_module("sync_scans", "reading")
 WATCH = study_module("sync_scans", "watch")
 BEGIN = datetime(2026, 11, 22, tzinfo=UTC)
 IN_TABLES = pl.col("value") / 100
+COMMITS = list(ARMS.COMMITS)
 
 
 def arms_of(**asked: Any) -> dict[str, pg.Arm]:
-    plain = {"scans": [2, 8], "machines": ["small and slow"], "table_mb": 128}
+    plain = {"scans": [2, 8], "machines": ["small and slow"], "table_mb": 128, "repo": ""}
     memory = {"window": 0, "small_bytes": 16 * 2**20}
     ways = {"io_methods": ["worker"], "concurrencies": [16], "combine_kb": [128]}
     more: dict[str, Any] = {"offsets": [], "releases": [], "schedulers": [], "limits": "kernel"}
@@ -65,13 +71,49 @@ def test_small_memory_is_too_small_when_scans_by_themselves_would_fill_it() -> N
 
 
 def test_arms_beyond_the_post_come_only_where_they_are_asked_for() -> None:
-    assert list(arms_of()) == ["off", "on", "on, small ring"]
-    assert list(arms_of(offsets=[0.0]))[3:] == ["behind"]
+    assert list(arms_of()) == ["off", "on", "on, small ring", *COMMITS]
+    assert list(arms_of(offsets=[0.0]))[3:-3] == ["behind"]
     assert arms_of()["on, small ring"].options["counts"] == [2]
     direct = arms_of(machines=["cold", "direct"])
-    assert list(direct)[3:] == ["no ring", "direct, off", "direct", "direct, worker 16×128"]
+    assert list(direct)[3:-3] == ["no ring", "direct, off", "direct", "direct, worker 16×128"]
     assert direct["direct, worker 16×128"].settings["debug_io_direct"] == "data"
-    assert list(arms_of(schedulers=["bfq"]))[3:] == ["off, bfq", "on, bfq"]
+    assert list(arms_of(schedulers=["bfq"]))[3:-3] == ["off, bfq", "on, bfq"]
+
+
+def test_without_a_clone_the_commits_are_not_run() -> None:
+    known = arms_of(table_mb=128, scans=[8])
+    found = [known[name] for name in COMMITS]
+    assert [arm.not_run for arm in found] == 3 * [NO_REPOSITORY]
+    servers = ["commit-0a6f2ee84d", "commit-6d6d14b6d5", "commit-a04a423599"]
+    assert [arm.server for arm in found] == servers
+    # Their servers know no other settings, and refuse an arm's that they do not know.
+    assert [arm.settings for arm in found] == 3 * [{"shared_buffers": "4MB"}]
+
+
+def test_shared_buffers_of_the_commits_have_room_for_a_ring_of_each_scan() -> None:
+    assert arms_of(table_mb=32, scans=[6])["none"].settings["shared_buffers"] == "2MB"
+    assert arms_of(table_mb=32, scans=[20])["none"].settings["shared_buffers"] == "5MB"
+
+
+def test_commits_scan_a_modelled_drive_where_they_judge() -> None:
+    drives = {
+        name: [case for case in ("cfq", "first come") if ARMS.has_drive(arm, case)]
+        for name, arm in arms_of().items()
+    }
+    every = ["cfq", "first come"]
+    of_post = {"off": every, "on": every, "on, small ring": []}
+    assert drives == of_post | {"none": ["cfq"], "ring": [], "ring and synchronized": ["cfq"]}
+
+
+def test_claims_that_commits_judge_name_arms_that_there_are() -> None:
+    asked = claims("sync_scans", places=origins()["sync_scans"].places)
+    judging = {claim.id: claim.by_commit for claim in asked if claim.by_commit}
+    assert list(judging) == ["as if alone", "twice as good", "not ideal", "many scans"]
+    for claim in judging.values():
+        assert claim.commit == ARMS.COMMITS["ring and synchronized"][0]
+        arms = {claim.comparison.get(side) for side in ("arm", "baseline", "candidate")}
+        assert "ring and synchronized" in arms
+        assert arms <= {*ARMS.JUDGING, "1", "4", "20", None}
 
 
 def test_a_modelled_disk_has_no_io_scheduler() -> None:
@@ -235,6 +277,79 @@ def test_scans_on_a_drive_are_compared_block_by_block() -> None:
         **{"case": "cfq", "lone": 2.0, "off": 10.0, "on": 4.0, "blocks": 2},
         **{"gain": 2.5, "least": 2.0, "most": 3.0, "hindered": 2.0, "gain is": "1.5 to 3"},
     }
+
+
+LONE = dict.fromkeys(["off", "on", *COMMITS], 2.0)
+PAIR = {"off": 4.0, "on": 2.0, "none": 6.0, "ring": 5.0, "ring and synchronized": 2.0}
+TABLE_PAGES = 100
+
+
+def page_of(*arms: str) -> Any:
+    """The page of six blocks of these arms, alone and two at a time: half a table a second."""
+    parts = []
+    for scans, seconds in ((1, LONE), (2, PAIR)):
+        took = {arm: [seconds[arm]] * 6 for arm in arms}
+        read = {arm: [seconds[arm] * 8192 * TABLE_PAGES / 2] * 6 for arm in arms}
+        where: dict[str, Any] = {"case": "small and slow", "step": "scan", "iteration": scans}
+        parts.append(made_up.samples(took, **where))
+        parts.append(made_up.samples(read, "bytes", metric="read_bytes", **where))
+    measured = pl.concat(parts)
+    size = made_up.samples({"off": [float(TABLE_PAGES)]}, "pages", step="load", metric="pages")
+    record = SimpleNamespace(
+        samples=pl.concat([size, measured]),
+        parameters={"scans": [2], "stagger": 0.25, "read_mb": 250},
+        arms=pl.DataFrame({"name": [*arms]}),
+        repeat=None,
+        info={"limits": "modelled", "host": {}},
+    )
+    return PAGE.Page(SimpleNamespace(record=record, samples=measured))
+
+
+def verdicts_of(page: Any) -> dict[str, dict[str, Any]]:
+    places = {"slow": page.slow, "most": page.most, "ring": page.crowd}
+    effects = pl.concat(page.judged(), how="diagonal_relaxed")
+    rows = judge(claims("sync_scans", places=places), effects, conditions=page.conditions())
+    return {row["claim"]: row for row in rows.iter_rows(named=True)}
+
+
+def test_the_commits_judge_where_they_were_measured() -> None:
+    page = page_of("off", "on", *COMMITS)
+    found = verdicts_of(page)
+    many = found["many scans"]
+    assert (many["baseline"], many["candidate"]) == ("none", "ring and synchronized")
+    assert many["commit"] == "a04a423599"
+    assert (many["ratio"], many["stood_in"]) == (pytest.approx(1 / 3), pytest.approx(0.5))
+    assert found["as if alone"]["commit"] == "a04a423599"
+    assert found["as if alone"]["ratio"] == pytest.approx(1)
+    assert found["with the ring"]["commit"] is None
+    assert page.tables_of(page.judging[0]) == pytest.approx(3)
+    table, effects = page.commits()
+    assert {*table.columns} == {"what", "scans", *COMMITS}
+    assert effects["candidate"].to_list() == ["ring", "ring and synchronized"]
+
+
+def test_without_the_commits_two_settings_of_one_server_judge() -> None:
+    page = page_of("off", "on")
+    many = verdicts_of(page)["many scans"]
+    assert (many["commit"], many["baseline"], many["ratio"]) == (None, "off", pytest.approx(0.5))
+    assert page.commits() == []
+
+
+def test_what_an_offset_saves_is_measured_and_not_judged() -> None:
+    def read(offset: int, tables: float) -> pl.DataFrame:
+        where: dict[str, Any] = {"case": "direct", "step": "behind", "iteration": offset}
+        return made_up.samples({"behind": [tables] * 6}, "bytes", metric="read_bytes", **where)
+
+    assert READING.saved_by_offset(read(50, 1.38), 0.1) == []
+    (saved,) = READING.saved_by_offset(pl.concat([read(0, 1.5), read(50, 1.38)]), 0.1)
+    assert saved.select("baseline", "candidate").rows() == [(0, 50)]
+    assert saved["ratio"].to_list() == [pytest.approx(0.92)]
+    asked = claims("sync_scans", places=origins()["sync_scans"].places)
+    offset = [claim for claim in asked if claim.id == "offset"]
+    named = saved.with_columns(pl.col("baseline", "candidate").cast(pl.String))
+    (row,) = judge(offset, named, conditions={"offset": PAGE.NO_RATIO}).iter_rows(named=True)
+    assert row["verdict"].startswith("not judged: what an offset saves depends on the ratio")
+    assert row["ratio"] == pytest.approx(0.92)
 
 
 def test_a_scheduler_is_judged_only_where_it_hinders() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pgservers.errors import NotebookError, StudyError
+from pgservers.files import existing_directory
 from pgservers.terminal import say, tell
 from pgstudies.run_options import RunOptions
 
@@ -43,6 +45,7 @@ Examples:
   pgstudies run STUDY --server ~/build/postgresql-master
   pgstudies run STUDY --server postgresql://me@db.example/postgres
   pgstudies run STUDY -p rows=1_000_000 -p blocks=10
+  pgstudies run STUDY --repo ~/src/postgresql
   pgstudies run STUDY --replay data/records
 
 Keep passwords out of the command line, where every user of the machine can read
@@ -57,6 +60,14 @@ def run(
     profile: Profile = "quick",
     server: Server = None,
     parameter: Parameters = None,
+    repo: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="A clone of PostgreSQL's git repository: the commits that posts are about are "
+            "built from it, with your privileges, and measured as well.",
+        ),
+    ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over instead of continuing an interrupted run.")
     ] = False,
@@ -86,7 +97,7 @@ def run(
                 name,
                 profile=profile,
                 server=server,
-                parameters=given,
+                parameters={**given, **_of_repo(name, repo, is_alone=len(names) == 1)},
                 usual_server=options.server,
                 replay=replay,
             )
@@ -113,6 +124,20 @@ def run(
     if failures:
         say(f"{len(failures)} of {len(names)} studies failed.")
         raise typer.Exit(failures[0].exit_code)
+
+
+def _of_repo(study: str, repo: Path | None, *, is_alone: bool) -> dict[str, str]:
+    """The parameter of a clone, for a study that has it; StudyError for one that has not, alone."""
+    if repo is None:
+        return {}
+    from pgstudies.parameters import declared
+    from pgstudies.rooms import find_room
+
+    if any(parameter.name == "repo" for parameter in declared(find_room(study).notebook)):
+        return {"repo": str(existing_directory(repo).absolute())}
+    if is_alone:
+        raise StudyError(f"{study} is about no commit: leave out --repo.")
+    return {}
 
 
 def _note(error: StudyError, failures: list[StudyError]) -> None:

@@ -215,7 +215,8 @@ class Compared:
     ) -> None:
         def of_run(rows: Rows) -> list[tuple[float, float]]:
             row = rows.get(own["claim"], {})
-            return [_log_ratio(row)] if row.get("metric") == own["metric"] else []
+            alike = all(row.get(name) == own.get(name) for name in ("metric", "commit"))
+            return [_log_ratio(row)] if row and alike else []
 
         self.claim: str = own["claim"]
         self.runs = [_log_ratio(own), *(run for rows in judging for run in of_run(rows))]

@@ -57,7 +57,8 @@ SCHEMA: dict[str, pl.DataType] = {
     "luck": pl.Float64(),
     **dict.fromkeys(["verdict", "server", "release", "host", "date"], pl.String()),
     **dict.fromkeys(["profile", "record", "machine", "builds", "link"], pl.String()),
-    "stand_in": pl.String(),
+    **dict.fromkeys(["stand_in", "commit"], pl.String()),
+    **dict.fromkeys(["stood_in", "stood_in_low", "stood_in_high"], pl.Float64()),
     "current": pl.Boolean(),
     "reference": pl.Boolean(),
 }
@@ -91,6 +92,7 @@ def scorecard(
     such as 9.6 or 18; date (UTC) when the record was begun; builds, how its servers were built
     where that differs; link, the place on the study's page, from the
     directory of the studies; stand_in, what stands for what the post had, null where nothing does;
+    commit, that judges in place of a stand-in, whose ratio then is stood_in with its interval;
     current, whether this is the record of the page, or without a page
     the newest one, if possible with enough blocks for intervals; reference, whether it is the
     newest reference record of the study.  Rows are in the order of the claims, each by its current
@@ -135,6 +137,8 @@ def scorecard(
 def _with_rule(row: dict[str, Any]) -> dict[str, Any]:
     """The row with what it is judged by, and what would count as holding at the run's size."""
     metric = row.get("metric") or row["judged_by"]
+    if row.get("commit"):
+        row["stand_in"] = row["with_commit"]
     rule = holds_when(
         row["kind"],
         row["direction"],

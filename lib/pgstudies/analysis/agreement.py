@@ -70,6 +70,8 @@ class Claim:
         requires: What the server must give; see ``measuring.requirements``.
         size: The smallest size of a run that tests it; None: every size does.
         then: The claim by the rule that the record was begun with, where that is another.
+        commit: The commit whose servers are compared, or None.
+        by_commit: The claim as it is judged where the run has the commit's servers.
 
     """
 
@@ -86,6 +88,8 @@ class Claim:
     requires: tuple[str, ...] = ()
     size: str | None = None
     then: Claim | None = None
+    commit: str | None = None
+    by_commit: Claim | None = None
 
 
 def agreement(
@@ -200,19 +204,36 @@ def judge(
     - blocks_needed, baseline, candidate
     - then: the verdict by the rule that the record was begun with, null if the same or unknown
     - aa, aa_low, aa_high: how far two copies of one arm differ in its step, null where unknown
+    - commit: the commit by whose servers it is judged, null where it is not; then stood_in,
+      stood_in_low, stood_in_high and stood_in_verdict are what its stand-in alone says
 
     Raises StudyError for a claim that fits several rows, for effects without the column metric and
     for a condition of an unknown claim.
     """
-    claims = list(claims)
+    without = {claim.id: claim for claim in claims}
+    claims = [_by_commit(claim, effects, not_run) for claim in without.values()]
     rows = _judged(claims, effects, not_run, conditions)
+    for row in rows:
+        if row["commit"]:
+            claim = without[row["claim"]]
+            of = _found(claim, effects, not_run)
+            of |= _verdict(claim, of, conditions.get(claim.id))
+            row |= {f"stood_in{end}": of.get(name) for end, name in _STOOD_IN.items()}
     changed = {claim.id for claim in claims if claim.then}
     if changed:
         earlier = [_answerable(claim.then or claim, effects, not_run) for claim in claims]
+        earlier = [_by_commit(claim, effects, not_run) for claim in earlier]
         by_old_rules = _judged(earlier, effects, not_run, conditions)
         then = {row["claim"]: row["verdict"] for row in by_old_rules if row["claim"] in changed}
         rows = [row | {"then": then.get(row["claim"])} for row in rows]
     return pl.DataFrame(rows, schema=_SCHEMA)
+
+
+def _by_commit(claim: Claim, effects: pl.DataFrame, not_run: Mapping[str, str]) -> Claim:
+    """The claim in the form that is judged by the commit, where the run has it."""
+    other = claim.by_commit
+    has_it = other is not None and "ratio" in _found(other, effects, not_run)
+    return other if other is not None and has_it else claim
 
 
 def _answerable(claim: Claim, effects: pl.DataFrame, not_run: Mapping[str, str]) -> Claim:
@@ -266,10 +287,15 @@ _SCHEMA: dict[str, pl.DataType] = {
     "blocks_needed": pl.Int64(),
     **dict.fromkeys(["baseline", "candidate", "then"], pl.String()),
     **dict.fromkeys(["aa", "aa_low", "aa_high"], pl.Float64()),
+    "commit": pl.String(),
+    **dict.fromkeys(["stood_in", "stood_in_low", "stood_in_high"], pl.Float64()),
+    "stood_in_verdict": pl.String(),
 }
 
 NO_SUCH = "this run has no such comparison"
 """Said of a claim that fits no row of the effects."""
+
+_STOOD_IN = {"": "ratio", "_low": "low", "_high": "high", "_verdict": "verdict"}
 
 _TESTED = get_args(Agreement)
 
@@ -283,7 +309,7 @@ _OF_EFFECT = (
 
 def _found(claim: Claim, effects: pl.DataFrame, not_run: Mapping[str, str]) -> dict[str, Any]:
     """The claim with what the effect that judges it says; effect is that one's own verdict."""
-    names = ("text", "source", "kind", "published_ratio")
+    names = ("text", "source", "kind", "published_ratio", "commit")
     row = {"claim": claim.id} | {name: getattr(claim, name) for name in names}
     if claim.not_tested:
         return row | {"verdict": f"{NOT_TESTED}: {claim.not_tested}"}

@@ -19,7 +19,7 @@ from ..rooms import find_room, rooms
 from .agreement import UPWARD, Claim, Direction, Kind, ratio_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ..records.reading import Record
     from ..rooms import Room
@@ -86,6 +86,7 @@ class Entry(
     threshold: Annotated[float, Meta(gt=0)] | None = None
     judged_by: str
     comparison: dict[str, Any]
+    by_commit: dict[str, Any] = {}
     not_tested: str | None = None
     today: Today | None = None
     requires: list[str] = []
@@ -144,6 +145,8 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     anchor: str
     places: dict[str, Any] = {}
     stand_ins: dict[str, str] = {}
+    commit: str | None = None
+    replaces: list[str] = []
     headlines: list[Headline] = []
     claim: list[Entry] = []
 
@@ -164,6 +167,8 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name in self.stand_ins:
             if not any(entry.needs(name) for entry in self.claim):
                 raise ValueError(f"has a stand-in {name!r}, which no claim requires or compares")
+        if any(entry.by_commit for entry in self.claim) and not self.commit:
+            raise ValueError("has claims with by_commit, and names no commit")
 
 
 @dataclass(frozen=True)
@@ -175,6 +180,8 @@ class Origin:
     anchor: str  # the place on the study's page that judges the claims
     places: Mapping[str, object]  # what goes into the placeholders at the post's own size
     stand_ins: Mapping[str, str]  # by what a claim requires or compares
+    commit: str | None  # that claims are judged by where a run has it
+    replaces: tuple[str, ...]  # what of the stand-ins and requirements it takes the place of
 
 
 def claims(
@@ -187,7 +194,8 @@ def claims(
 ) -> list[Claim]:
     """The claims of a study for one run, in the file's order.
 
-    A claim that has been changed since ``record`` was begun has that record's version of it as
+    One that is ``by_commit`` has that form of it as well, for runs with the commit's servers.  A
+    claim that has been changed since ``record`` was begun has that record's version of it as
     ``then``, where the record has the rules it was begun with.
 
     ``places`` fills the placeholders; ``published`` has, by id, the published ratios at the size of
@@ -196,8 +204,9 @@ def claims(
     study, an id of ``published`` that is not one of its claims, a placeholder without a value, and
     a file that is not as it should be.
     """
-    own = _entries(study)
-    if not own:
+    file = _file(find_room(study))
+    own = file.claim if file else []
+    if file is None or not own:
         raise StudyError(f"{study} has no claims; the studies with claims: {', '.join(origins())}.")
     if unknown := published.keys() - {entry.id for entry in own}:
         known = ", ".join(entry.id for entry in own)
@@ -206,7 +215,7 @@ def claims(
     current = {rule["id"]: rule for rule in rules(study)}
 
     def made(entry: Entry, why: str | None) -> Claim:
-        return Claim(
+        claim = Claim(
             entry.id,
             entry.text,
             _filled(entry.source, entry, places),
@@ -220,12 +229,22 @@ def claims(
             requires=tuple(entry.requires),
             size=entry.size,
         )
+        if not entry.by_commit:
+            return claim
+        of_commit = replace(
+            claim,
+            comparison={**claim.comparison, **_filled_all(entry.by_commit, entry, places)},
+            requires=tuple(name for name in entry.requires if name not in file.replaces),
+            not_tested=why,
+            commit=file.commit,
+        )
+        return replace(claim, by_commit=of_commit)
 
     found = []
     for entry in own:
         claim = made(entry, not_tested)
         rule = then.get(entry.id)
-        if rule is not None and _without_words(rule) != _without_words(current[entry.id]):
+        if rule is not None and _without_words(rule) != _without_words(current[entry.id], rule):
             try:  # the words of a rule are not kept
                 words = {"name": entry.name, "text": entry.text}
                 old = made(checked({**words, **rule}, Entry, "its rule then"), not_tested)
@@ -236,9 +255,13 @@ def claims(
     return found
 
 
-def _without_words(rule: Mapping[str, Any]) -> dict[str, Any]:
-    """A rule in which the reason why a claim is not tested is whether there is one."""
-    return {**rule, "not_tested": bool(rule.get("not_tested"))}
+def _without_words(rule: Mapping[str, Any], then: Mapping[str, Any] = {}) -> dict[str, Any]:
+    """A rule in which the reason why a claim is not tested is whether there is one.
+
+    Without the commit where the rule ``then`` had none: that record has no server of it, either.
+    """
+    kept = {k: v for k, v in rule.items() if k != "by_commit" or not then or k in then}
+    return {**kept, "not_tested": bool(rule.get("not_tested"))}
 
 
 def all_claims() -> pl.DataFrame:
@@ -247,20 +270,33 @@ def all_claims() -> pl.DataFrame:
     Columns: study, claim, name, text, source, kind, direction, judged_by, published_ratio (null
     where the post gives no figure), threshold (null where the claim names none); then as text, and
     null where the claim does not name it: step, case, baseline, candidate; and stand_in, sentences
-    on what stands for what the post had, null where nothing does.
+    on what stands for what the post had, null where nothing does, and with_commit, on what does so
+    where the commit judges.
     """
     rows = [
         {name: getattr(entry, name) for name in (*_TEXTS, "published_ratio", "threshold")}
         | {"study": study, "claim": entry.id, "source": _filled(entry.source, entry, origin.places)}
         | {k: str(v) for k, v in _comparison(entry, origin.places).items() if k in _COMPARED}
-        | {"stand_in": " ".join(t for n, t in origin.stand_ins.items() if entry.needs(n)) or None}
+        | {
+            "stand_in": _stood(entry, origin),
+            "with_commit": _stood(entry, origin, but=origin.replaces),
+        }
         for study, origin in origins().items()
         for entry in _entries(study)
     ]
     texts = ["study", "claim", *_TEXTS[1:]]
     schema: dict[str, pl.DataType] = dict.fromkeys(texts, pl.String())
     schema |= dict.fromkeys(["published_ratio", "threshold"], pl.Float64())
-    return pl.DataFrame(rows, schema=schema | dict.fromkeys([*_COMPARED, "stand_in"], pl.String()))
+    more = [*_COMPARED, "stand_in", "with_commit"]
+    return pl.DataFrame(rows, schema=schema | dict.fromkeys(more, pl.String()))
+
+
+def _stood(entry: Entry, origin: Origin, but: Sequence[str] = ()) -> str | None:
+    """What stands for what the post had, in sentences, without the names of ``but``."""
+    named = [
+        text for name, text in origin.stand_ins.items() if entry.needs(name) and name not in but
+    ]
+    return " ".join(named) or None
 
 
 def requirements(study: str) -> list[str]:
@@ -278,7 +314,11 @@ def rules(study: str) -> list[dict[str, Any]]:
 
 def claim_marks(study: str) -> dict[str, str]:
     """A digest of each claim's rule, by id: a record has those of before its first block."""
-    texts = {rule["id"]: json.dumps(rule, sort_keys=True) for rule in rules(study)}
+    texts = {
+        # Which a record without the commit's servers is not judged by.
+        rule["id"]: json.dumps({k: v for k, v in rule.items() if k != "by_commit"}, sort_keys=True)
+        for rule in rules(study)
+    }
     return {name: hashlib.sha256(text.encode()).hexdigest()[:12] for name, text in texts.items()}
 
 
@@ -306,7 +346,9 @@ def _origin(room: Room, file: File) -> Origin:
         about = (room.about["title"], room.about["post"])
     except KeyError as missing:
         raise StudyError(f"sizes.toml in {room.directory} lacks {missing.args[0]}.") from None
-    return Origin(*about, file.anchor, file.places, file.stand_ins)
+    return Origin(
+        *about, file.anchor, file.places, file.stand_ins, file.commit, tuple(file.replaces)
+    )
 
 
 def _file(room: Room) -> File | None:
@@ -331,11 +373,18 @@ def meanings(study: str, judged: pl.DataFrame, server: str | None = None) -> pl.
     rows = []
     for entry in _entries(study):
         row, today = found.get(entry.id), entry.today
-        if today is None or row is None or row["ratio"] is None:
+        if today is None or row is None:
             continue
-        outcome = row["verdict"].partition(",")[0]  # holds, weaker: holds
+        # A commit of long ago tells nothing of the server at hand.
+        if row.get("commit"):
+            own = {side: str(entry.comparison.get(side)) for side in ("baseline", "candidate")}
+            row = {**own, "verdict": row["stood_in_verdict"], "ratio": row["stood_in"]}
+        verdict, ratio = row["verdict"], row["ratio"]
+        if verdict is None or ratio is None:
+            continue
+        outcome = verdict.partition(",")[0]  # holds, weaker: holds
         if text := getattr(today, outcome, None):
-            told, way = figures(ratio=row["ratio"]), "more" if row["ratio"] > 1 else "less"
+            told, way = figures(ratio=ratio), "more" if ratio > 1 else "less"
             told["difference"] = f"{told[f'percent_{way}']} % {way}"
             told |= {side: row[side] for side in ("baseline", "candidate")}
             sentence = text.format(**told)
@@ -348,7 +397,13 @@ def meanings(study: str, judged: pl.DataFrame, server: str | None = None) -> pl.
 
 
 def _comparison(entry: Entry, places: Mapping[str, object]) -> dict[str, object]:
-    return {name: _filled(value, entry, places) for name, value in entry.comparison.items()}
+    return _filled_all(entry.comparison, entry, places)
+
+
+def _filled_all(
+    values: Mapping[str, Any], entry: Entry, places: Mapping[str, object]
+) -> dict[str, object]:
+    return {name: _filled(value, entry, places) for name, value in values.items()}
 
 
 def _filled(value: Any, entry: Entry, places: Mapping[str, object]) -> Any:

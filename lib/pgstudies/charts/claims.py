@@ -49,7 +49,11 @@ def verdict_strip(judged: pl.DataFrame, record: Record, reference: Reference | N
     here, there = (record.where, there) if whose else (there, "")
     known = all_claims().filter(pl.col("study") == study)
     asked = _thresholds(known)
-    stand_ins = dict(known.drop_nulls("stand_in").select("claim", "stand_in").iter_rows())
+    stood = {row["claim"]: row for row in known.iter_rows(named=True)}
+    stand_ins = {
+        claim: stood.get(claim, {}).get("with_commit" if row.get("commit") else "stand_in")
+        for claim, row in now.items()
+    }
     rows = []
     for claim, row in now.items():
         beside = _template_row(own[claim]) | {"agreement": agreement_with(row, own[claim])}
@@ -58,7 +62,7 @@ def verdict_strip(judged: pl.DataFrame, record: Record, reference: Reference | N
     text = TEMPLATES.get_template("claims.html").render(
         answer=answer(study, table),
         rows=rows,
-        stand_ins=[*dict.fromkeys(stand_ins.values())],
+        stand_ins=[*dict.fromkeys(filter(None, stand_ins.values()))],
         size=told.get("profile"),
         own_size=record.info.get("profile"),
         far=FAR,
@@ -189,6 +193,8 @@ def _template_row(row: Mapping[str, Any]) -> dict[str, Any]:
         "published": ratio_text(row["published_ratio"]),
         "ratio": ratio_text(row["ratio"]),
         "interval": interval,
+        "commit": (row.get("commit") or "")[:8],
+        "stood_in": row.get("stood_in") and ratio_text(row["stood_in"]),
         "outcome": outcome,
         "reason": "; ".join(filter(None, [asked, reason, far, by_then(row)])),
     }

@@ -257,8 +257,9 @@ def conditions(info: Setup) -> tuple[object, ...]:
 
 
 def size_of(info: Setup) -> dict[str, Any]:
-    """The parameters that records must have in common: all but blocks, seed and server."""
-    return {k: v for k, v in info["parameters"].items() if k not in {"blocks", "seed", "server"}}
+    """The parameters that records must have in common: all but blocks, seed, server and repo."""
+    apart = {"blocks", "seed", "server", "repo"}
+    return {k: v for k, v in info["parameters"].items() if k not in apart}
 
 
 def newest_on_most_cores(found: Iterable[tuple[Path, Info]]) -> Path | None:
