@@ -1,13 +1,16 @@
-"""The arms of ``mvcc_catalog.ipynb``: releases, and the transactions held open in them."""
+"""The arms of ``mvcc_catalog.ipynb``: servers, and the transactions held open in them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pgstudies as pg
+from pgapps.builds.served import served
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from pgapps.builds.served import Served
 
 THIS_SERVER = "this server"
 NOTES = {
@@ -17,6 +20,12 @@ NOTES = {
     "14": "Snapshots from dense arrays, and kept while no transaction with an XID has ended.",
     THIS_SERVER: "The server of the parameter `server`.",
 }
+COMMITS = {
+    "before": ("384f933046", "SnapshotNow: 9.4devel, 1 July 2013."),
+    "after": ("568d4138c6", "MVCC catalogs: 9.4devel, the next commit."),
+}
+"""The commit of each of these servers, and what it is."""
+
 MB_PER_SESSION = 2
 
 
@@ -26,11 +35,13 @@ def arms(
     releases: Sequence[str],
     prepared: Iterable[int],
     sessions: Iterable[int],
+    repo: str,
 ) -> list[pg.Arm]:
     """Every release with no transaction open, and with each number of them, the baseline first.
 
-    A server of the user's own comes last, or alone. Sessions hold transactions in the first two
-    releases and in that server; the baseline's arms with prepared transactions come twice.
+    A server of the user's own comes after them, or alone, and the commits last. Sessions hold
+    transactions in the first two releases, in that server and in the commits; the baseline's arms
+    with prepared transactions come twice.
     """
     numbers, of_sessions = sorted(set(prepared)), sorted(set(sessions))
     own = [THIS_SERVER] if server or not releases else []
@@ -44,24 +55,61 @@ def arms(
             found += [
                 arm(release, number, "prepared", again=True) for number in numbers
             ]
-    return found
+    return found + of_commits(repo, numbers, of_sessions)
 
 
-def arm(release: str, number: int, holder: str, *, again: bool = False) -> pg.Arm:
+def of_commits(
+    repo: str, prepared: Sequence[int], sessions: Sequence[int]
+) -> list[pg.Arm]:
+    """The same of the commit and its parent, whose fewest and most prepared come twice."""
+    names, commits = list(COMMITS), [commit for commit, _ in COMMITS.values()]
+    built = dict(zip(names, served(repo, commits), strict=True))
+    # What needs most memory is first: if the servers have to run in groups, the pair's others
+    # follow it into its group, and are compared there.
+    found = [
+        arm(name, number, "sessions", commit=commit)
+        for number in reversed(sessions)
+        for name, commit in built.items()
+    ]
+    for name, commit in built.items():
+        found.append(arm(name, 0, "none", commit=commit))
+        found += [arm(name, number, "prepared", commit=commit) for number in prepared]
+    ends, parent = sorted({*prepared[:1], *prepared[-1:]}), names[0]
+    return found + [
+        arm(parent, number, "prepared", again=True, commit=built[parent])
+        for number in ends
+    ]
+
+
+def arm(
+    release: str,
+    number: int,
+    holder: str,
+    *,
+    again: bool = False,
+    commit: Served | None = None,
+) -> pg.Arm:
+    """An arm of a release, of the user's server, or of a commit by its name in COMMITS."""
     name = f"{release}, {number} {holder}" if number else f"{release}, none"
     by_sessions = holder == "sessions"
-    is_ours = release == THIS_SERVER
+    server: str | None = release
+    if commit:
+        said, server, not_run = COMMITS[release][1], commit.server, commit.not_run
+    elif release == THIS_SERVER:
+        said, server, not_run = NOTES[release], None, None
+    else:
+        said, not_run = NOTES.get(release, ""), pg.reason_not_available(release)
     return pg.Arm(
         f"{name} (again)" if again else name,
-        f"The same as {name}." if again else NOTES.get(release, ""),
+        f"The same as {name}." if again else said,
         state=f"{number} prepared" if number and holder == "prepared" else "plain",
         options={
             "release": release,
             "open": number,
             "holder": holder if number else "none",
         },
-        server=None if is_ours else release,
+        server=server,
         copy_of=name if again else None,
         memory_bytes=MB_PER_SESSION * 2**20 * number if by_sessions else 0,
-        not_run=None if is_ours else pg.reason_not_available(release),
+        not_run=not_run,
     )

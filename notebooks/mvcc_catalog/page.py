@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 import pgstudies as pg
 
 from . import reading
-from .reading import FACES, SESSIONS
+from .reading import AFTER, BEFORE, FACES, SESSIONS
 
 if TYPE_CHECKING:
     from pgstudies.analysis.agreement import Claim
@@ -24,10 +24,13 @@ class Page:
     def __init__(self, study: pg.Study) -> None:
         self.study, self.record = study, study.record
         self.at_once = self.record.parameters["at_once"]
-        self.lines = reading.lines_of(self.record)
-        self.samples = study.samples.drop("copy_of").join(
-            self.lines, on="arm", maintain_order="left"
+        lines = reading.lines_of(self.record)
+        self.lines = lines.filter(~reading.OF_COMMIT)
+        self.commits = lines.filter(reading.OF_COMMIT)
+        self.everything = study.samples.drop("copy_of").join(
+            lines, on="arm", maintain_order="left"
         )
+        self.samples = self.everything.filter(~reading.OF_COMMIT)
         self.drawn = dict(self.lines.select("release", "copy_of").iter_rows())
         self.names = list(self.drawn)
         self.distinct = [name for name, copy_of in self.drawn.items() if not copy_of]
@@ -43,10 +46,16 @@ class Page:
         self.few: int | None
         self.most: int | None
         self.few, self.most = reading.ends_in_post(self.ratios, self.measured)
-        self.missing = reading.reason_missing(self.lines["asked"], self.most)
+        self.missing = reading.reason_missing(lines["asked"], self.most)
+        ends = [self.few, self.most]
         self.by_sessions = reading.by_sessions(
-            self.lines, [self.snapshot_now, self.mvcc], [self.few, self.most]
+            self.lines, [self.snapshot_now, self.mvcc], ends
         )
+        self.commit_by_sessions = reading.by_sessions(
+            self.commits, [BEFORE, AFTER], ends
+        )
+        judging = self.commit_by_sessions if self.commits.height else self.by_sessions
+        self.held = "sessions" if judging else "prepared transactions"
 
     def sizes(self) -> dict[str, object]:
         return {
@@ -180,6 +189,38 @@ class Page:
         return pg.effect_table(offset, "what", "candidate")
 
     @cached_property
+    def of_commits(self) -> list[pl.DataFrame]:
+        """The effects of the commit; none without its servers.
+
+        It is compared with its parent at each number open, which is *since* 0 in place of the
+        growth that releases need, and by the growth from the fewest.
+        """
+        if self.commits.is_empty():
+            return []
+        samples = self.everything.filter(reading.OF_COMMIT)
+        costs = reading.costs_of(samples, self.at_once)
+        rounds = reading.rounds_of(costs, self.commits)
+        growth = reading.relative_to([self.fewest], rounds)
+        direct = reading.of_commit(rounds, ["what", "metric", "open"])
+        return [
+            *(effects.with_columns(since=0) for effects in direct),
+            *reading.of_commit(growth, ["what", "metric", "since", "open"]),
+        ]
+
+    def commit(self) -> list[pl.DataFrame]:
+        """What the commit costs, beside the post, and its growth; none without its servers."""
+        if not self.of_commits:
+            return []
+        found = pl.concat(self.of_commits, how="diagonal_relaxed").filter(
+            self.judges, pl.col("what").is_in(reading.JUDGING)
+        )
+        grown = found.filter(pl.col("since") > 0, self.at_top)
+        return [
+            reading.commit_table(found.filter(pl.col("since") == 0), self.ratios),
+            pg.effect_table(grown, "what", "candidate"),
+        ]
+
+    @cached_property
     def of_releases(self) -> pl.DataFrame:
         """The costs of the post's three steps, with a release for an arm."""
         return self.costs.filter(self.judges, IS_FACE).with_columns(arm="release")
@@ -231,19 +272,34 @@ class Page:
 
     def beside_chart(self) -> object:
         shown = self.from_none.filter(pl.col("candidate").is_in(self.distinct))
+        is_direct = self.judges & (pl.col("since") == 0)
+        commits = [effects.filter(is_direct) for effects in self.of_commits]
+        names = dict.fromkeys(name for each in commits for name in each["candidate"])
+        every = pl.concat([shown, *commits], how="diagonal_relaxed")
         return pg.series_chart(
-            reading.ratio_lines(self.ratios, shown),
+            reading.ratio_lines(self.ratios, every),
             x="connections",
             y="ratio",
-            y_title=f"MVCC / SnapshotNow; here: growth / growth of {self.first}",
+            y_title=f"MVCC / SnapshotNow; releases: growth / growth of {self.first}",
             low="low",
             high="high",
             step="test",
             log=True,
-            arms=self.drawn | {"post, battery 1": None, "post, battery 2": None},
+            arms=self.drawn
+            | names
+            | {"post, battery 1": None, "post, battery 2": None},
             description="The post's ratios and ours, by open transactions, for "
             "create, drop and start.",
         )
+
+    def judged(self) -> list[pl.DataFrame]:
+        """The effects that judge the claims: of the releases, and of the commit."""
+        return [self.effects, *self.of_commits]
+
+    def conditions(self) -> dict[str, Any]:
+        """What else ``study.judge`` is given."""
+        post = self.of_the_post()
+        return {"published": post, "not_tested": self.missing, "conditions": self.unmet}
 
     def of_the_post(self) -> dict[str, float | None]:
         return reading.told_by_post(
@@ -252,7 +308,7 @@ class Page:
 
     def unmet(self, claim: Claim) -> str | None:
         """Why this record cannot judge the claim, or None."""
-        not_held = reading.reason_not_held(self.samples)
+        not_held = reading.reason_not_held(self.everything)
         if claim.id.endswith("today") and self.newest == self.mvcc:
             return not_held or "no release after 9.6 was measured"
         return not_held
@@ -295,7 +351,7 @@ class Page:
         return reading.removal(started, [0, self.top], self.names)
 
     def answers(self) -> dict[str, bool | None]:
-        return reading.counted(self.samples, self.touched, self.top, self.at_once)
+        return reading.counted(self.everything, self.touched, self.top, self.at_once)
 
     def builds(self) -> pl.DataFrame:
         info = self.record.info

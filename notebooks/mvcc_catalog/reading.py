@@ -13,6 +13,8 @@ import polars as pl
 import pgstudies as pg
 from pgservers.errors import StudyError
 
+from .arms import COMMITS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -39,13 +41,21 @@ STEPS = [
     "start, the post's path",
     *(f"{s}, {c}" for s in ("create", "drop") for c in ONE_BY_ONE),
 ]
+JUDGING = [*FACES, "create, one transaction"]
+"""The steps that claims are about."""
+
 SESSIONS = ", sessions"
 """How the line of a release ends whose transactions are held open by sessions."""
 
 BY_SESSIONS = pl.col("release").str.ends_with(SESSIONS)
+BEFORE, AFTER = COMMITS
+OF_COMMIT = pl.col("asked").is_in(list(COMMITS))
 METRICS = {"cpu_s": "CPU time", "duration_s": "time"}
 NAMED = pl.format("{}: {}", "what", pl.col("metric").replace_strict(METRICS))
 """A step and its metric, as charts call them."""
+
+OF_ONE = pl.when(pl.col("test") == "startup").then(1000.0).otherwise(0.01)
+"""Times this, the post's ms for 100,000 objects and s for 1,000 starts are µs for one."""
 
 
 def post_ratios(study: pg.Study) -> pl.DataFrame:
@@ -79,13 +89,11 @@ def published_table(study: pg.Study) -> pl.DataFrame:
 
 
 def published_chart(study: pg.Study) -> object:
-    # Of 100,000 objects in ms, and of 1,000 starts in s.
-    of_one = pl.when(test="startup").then(1000.0).otherwise(0.01) * pl.col("value")
     return pg.series_chart(
         study.published().select(
             "arm",
             "connections",
-            us=of_one,
+            us=OF_ONE * pl.col("value"),
             what=pl.format("battery {}: {}", "battery", "test"),
         ),
         x="connections",
@@ -107,7 +115,7 @@ def lines_of(record: Record) -> pl.DataFrame:
 
     A second copy of a server is another *home*, with the first one's in *copy_of*. A server's arms
     with sessions are a line of their own; *open* counts transactions, *asked* is the release as the
-    parameters named it. Raises StudyError where no arm had any open.
+    parameters named it, or the commit's name. Raises StudyError where no release had any open.
     """
     versions = {
         row["name"]: pg.version_number(row["server"])
@@ -133,16 +141,23 @@ def lines_of(record: Record) -> pl.DataFrame:
         }
         for arm, original, home in zip(arms, originals, homes, strict=True)
     )
-    if lines["open"].max() == 0:
-        reasons = "; ".join(dict.fromkeys(record.reasons.values()))
+    if not lines.filter(~OF_COMMIT)["open"].max():
+        told = [
+            reason
+            for name, reason in record.reasons.items()
+            if name.partition(",")[0] not in COMMITS
+        ]
+        reasons = "; ".join(dict.fromkeys(told))
         raise StudyError(f"Nothing was measured with transactions open: {reasons}.")
     return lines
 
 
 def home_of(arm: Mapping[str, Any], version: str) -> str:
-    """The arm's release as its server tells it."""
-    is_ours = arm["options"]["release"] == "this server"
-    return f"{version} (this server)" if is_ours else version
+    """The arm's release as its server tells it; a commit's name, as both are of one release."""
+    asked: str = arm["options"]["release"]
+    if asked in COMMITS:
+        return asked
+    return f"{version} (this server)" if asked == "this server" else version
 
 
 def release_of(names: Iterable[str], number: str) -> str:
@@ -294,6 +309,55 @@ def grown_since(number: int, rounds: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def of_commit(values: pl.DataFrame, by: Sequence[str]) -> list[pl.DataFrame]:
+    """The commit against its parent: where transactions are prepared, and where sessions hold."""
+    found = []
+    for end in ("", SESSIONS):
+        held = values.filter(BY_SESSIONS if end else ~BY_SESSIONS)
+        if {BEFORE + end, AFTER + end} <= set(held["release"]):
+            effects = pg.paired_effects(
+                held, baseline=BEFORE + end, key="release", by=by
+            )
+            found.append(effects.filter(pl.col("candidate") == AFTER + end))
+    return found
+
+
+def commit_table(direct: pl.DataFrame, ratios: pl.DataFrame) -> pl.DataFrame:
+    """µs for one object or session before and after the commit, beside the post's second battery.
+
+    *held* is what holds the transactions open: none, prepared ones, or sessions.
+    """
+    of_post = ratios.filter(pl.col("battery") == 2).select(
+        "test",
+        open=pl.col("connections").cast(pl.Int64),
+        **{
+            "post, before": (OF_ONE * pl.col("snapshot_now")).round(1),
+            "post, after": (OF_ONE * pl.col("mvcc")).round(1),
+            "post, ratio": pl.col("ratio").round(3),
+        },
+    )
+    by_sessions = pl.col("baseline").str.ends_with(SESSIONS)
+    held = pl.when(by_sessions).then(pl.lit("sessions")).otherwise(pl.lit("prepared"))
+    return (
+        direct.with_columns(
+            pl.col("open").cast(pl.Int64),
+            test=pl.col("what").str.extract(r"^(\w+)").replace("start", "startup"),
+            held=pl.when(pl.col("open") == 0).then(pl.lit("none")).otherwise(held),
+        )
+        .join(of_post, on=["test", "open"], how="left", maintain_order="left")
+        .sort(placed("what", JUDGING), "held", "open")
+        .select(
+            "what",
+            "held",
+            "open",
+            (1e6 * pl.col("baseline_median")).round(1).alias("before, µs"),
+            (1e6 * pl.col("candidate_median")).round(1).alias("after, µs"),
+            pg.with_interval().alias("after / before"),
+            "^post, .*$",
+        )
+    )
+
+
 def post_beside(ratios: pl.DataFrame, ours: pl.DataFrame) -> pl.DataFrame:
     """The post's ratios and ours, and both as the post's percentages, by test and connections."""
     return (
@@ -369,9 +433,10 @@ def ends_in_post(
 
 
 def reason_missing(asked: Iterable[str], most: int | None) -> str | None:
-    """Why no claim can be judged: a release was not run, or no number of the post's; or None."""
+    """Why no claim can be judged: no release and no commit was run, or no number of the post's."""
+    known = set(asked)
     for name in ("9.3", "9.6"):
-        if name not in set(asked):
+        if name not in known and not known.issuperset(COMMITS):
             return f"release {name} was not run"
     if most is None:
         return "none of the post's numbers of transactions was measured"
@@ -414,6 +479,7 @@ def told_by_post(
     }
     return {
         **grown,
+        "commit": grown["drop"],
         **{f"{claim} today": ratio for claim, ratio in grown.items()},
         "few": known.get((2, "create", fewest)),
         "few, drop": known.get((2, "drop", fewest)),

@@ -10,10 +10,15 @@ import polars as pl
 import psycopg
 import pytest
 
+from pgapps.builds.served import NO_REPOSITORY
 from pgservers.errors import CannotRun, ServerError, StudyError
 from pgservers.servers.serve import serve
 from pgservers.sessions import reason_no_room, room_for_sessions
+from pgstudies.analysis.agreement import judge
+from pgstudies.analysis.claims import claims, origins
+from pgstudies.notebook import Study
 from pgstudies.rooms import study_module
+from tests import made_up
 from tests.servers_at_hand import BUILDER, dsn_of
 
 if TYPE_CHECKING:
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
     from pgservers.servers.serve import Server
 
 ARMS = study_module("mvcc_catalog", "arms")
+PAGE = study_module("mvcc_catalog", "page")
 READING = study_module("mvcc_catalog", "reading")
 SESSIONS = study_module("mvcc_catalog", "sessions")
 
@@ -38,10 +44,11 @@ RATIOS = pl.DataFrame(
 )
 
 
-def arms_by_name(**wanted: Any) -> dict[str, Any]:
+def arms_by_name(*, of_commits: bool = False, **wanted: Any) -> dict[str, Any]:
+    """The arms of the commits, or all others."""
     none: dict[str, Any] = {"server": "", "releases": [], "prepared": [], "sessions": []}
-    arms = ARMS.arms(**none | wanted)
-    return {arm.name: arm for arm in arms}
+    arms = ARMS.arms(repo="", **none | wanted)
+    return {arm.name: arm for arm in arms if (arm.options["release"] in ARMS.COMMITS) is of_commits}
 
 
 def test_the_baselines_arms_come_twice_and_the_first_two_releases_have_sessions() -> None:
@@ -76,6 +83,39 @@ def test_a_server_of_the_users_is_measured_beside_the_releases_or_alone() -> Non
     assert {(arm.server, arm.not_run) for arm in alone.values()} == {(None, None)}
     beside = arms_by_name(server="embedded", releases=["9.3"])
     assert list(beside) == ["9.3, none", "this server, none"]
+
+
+def test_without_a_clone_the_commits_are_not_run() -> None:
+    wanted: dict[str, Any] = {"releases": ["9.3"], "prepared": [80, 20, 40], "sessions": [5, 10]}
+    found = arms_by_name(of_commits=True, **wanted)
+    held = ["none", "20 prepared", "40 prepared", "80 prepared"]
+    assert list(found) == [
+        "before, 10 sessions",
+        "after, 10 sessions",
+        "before, 5 sessions",
+        "after, 5 sessions",
+        *(f"before, {what}" for what in held),
+        *(f"after, {what}" for what in held),
+        "before, 20 prepared (again)",
+        "before, 80 prepared (again)",
+    ]
+    assert {arm.not_run for arm in found.values()} == {NO_REPOSITORY}
+    servers = {arm.server for name, arm in found.items() if name.startswith("before")}
+    assert servers == {"commit-384f933046"}
+    assert found["after, none"].server == "commit-568d4138c6"
+    assert found["before, 20 prepared (again)"].copy_of == "before, 20 prepared"
+
+
+def test_claims_about_the_patch_are_judged_by_the_commit() -> None:
+    asked = claims("mvcc_catalog", places=origins()["mvcc_catalog"].places)
+    judging = {claim.id: claim.by_commit for claim in asked if claim.by_commit}
+    ends = [f"{end}{what}" for end in ("few", "most") for what in ("", ", drop", ", start")]
+    assert judging.keys() == {"drop", "create", "start", "commit", *ends}
+    for claim in judging.values():
+        sides = [str(claim.comparison[side]) for side in ("baseline", "candidate")]
+        assert [side.removesuffix(", sessions") for side in sides] == list(ARMS.COMMITS)
+        assert claim.commit == ARMS.COMMITS["after"][0]
+        assert (claim.requires, claim.not_tested) == ((), None)
 
 
 def record_of(*opened: tuple[str, int, str]) -> Any:
@@ -158,7 +198,7 @@ def test_the_posts_numbers_are_those_of_its_second_battery() -> None:
     grown, few = dict.fromkeys(("drop", "create", "start"), 1.5), {"few": 1.1}
     assert {name: told[name] for name in (*grown, *few)} == pytest.approx(grown | few)
     assert told["most, drop"] == pytest.approx(told["drop"] * told["few, drop"])
-    assert told["drop today"] == told["drop"]
+    assert told["drop today"] == told["commit"] == told["drop"]
     assert READING.told_by_post(RATIOS, 250, 2000, tested=False)["drop"] is None
     alone = READING.told_by_post(RATIOS, 2000, 2000, tested=True)
     assert alone["create"] is alone["most"] is None
@@ -174,6 +214,7 @@ def test_each_reason_speaks_where_its_condition_fails_and_is_silent_elsewhere() 
     assert READING.reason_missing(["9.3", "13"], 2000) == "release 9.6 was not run"
     assert "none of the post's numbers" in READING.reason_missing(["9.3", "9.6"], None)
     assert READING.reason_missing(["9.3", "9.6"], 2000) is None
+    assert READING.reason_missing(["18", "before", "after"], 2000) is None
     listed = pl.DataFrame({"metric": "xids", "value": [20.0, 21.0], "open": [20, 20]})
     assert READING.reason_not_held(listed) is None
     assert "did not list all" in READING.reason_not_held(listed.with_columns(open=21))
@@ -205,6 +246,135 @@ def test_what_is_counted_is_yes_no_or_not_known() -> None:
 
     assert answers(10.5, 50) == [True, True, True, None, None, True]
     assert answers(12.0, 49) == [True, False, True, None, None, False]
+
+
+# The very commits
+
+COSTS = {
+    "9.3": {0: 1.0, 250: 1.0, 2000: 1.1},
+    "9.6": {0: 2.0, 250: 2.2, 2000: 4.4},
+    "before": {0: 1.0, 250: 1.0, 2000: 1.2},
+    "after": {0: 1.0, 250: 1.1, 2000: 1.8},
+}
+"""Seconds for an object, by server and open transactions."""
+
+VERSIONS = {"9.3": "9.3.25", "9.6": "9.6.24", "before": "9.4devel", "after": "9.4devel"}
+
+
+def page_of(*servers: str, sessions: bool = False) -> Any:
+    """The page of six blocks in which these servers dropped and created one object at a time."""
+    holders = ("prepared", "sessions") if sessions else ("prepared",)
+    options: dict[str, dict[str, Any]] = {
+        f"{server}, {number} {holder}" if number else f"{server}, none": {
+            "release": server,
+            "open": number,
+            "holder": holder if number else "none",
+        }
+        for server in servers
+        for holder in holders
+        for number in COSTS[server]
+    }
+    first = f"{servers[0]}, none"
+    again = f"{first} (again)"
+    options[again] = options[first]
+    took = {name: [COSTS[o["release"]][o["open"]]] * 6 for name, o in options.items()}
+    steps = [("drop", "many at once"), ("create", "one transaction")]
+    measured = pl.concat(
+        made_up.samples(took, metric="cpu_s", step=step, case=case, iteration=0)
+        for step, case in steps
+    )
+    versions = [f"PostgreSQL {VERSIONS[o['release']]} on x86_64" for o in options.values()]
+    arms = [
+        {"name": name, "copy_of": first if name == again else None, "options": o}
+        for name, o in options.items()
+    ]
+    record: Any = SimpleNamespace(
+        measured=measured,
+        parameters={"at_once": 1},
+        info={"arms": arms},
+        arms=pl.DataFrame({"name": [*options], "server": versions}),
+        reasons={},
+    )
+    study = Study("mvcc_catalog", {})
+    study._record = record
+    return PAGE.Page(study)
+
+
+def verdicts_of(page: Any) -> dict[str, dict[str, Any]]:
+    places = {
+        "most": page.most,
+        "fewest": page.few,
+        "held": page.held,
+        "before": READING.BEFORE + page.commit_by_sessions,
+        "after": READING.AFTER + page.commit_by_sessions,
+        "snapshot_now": page.snapshot_now + page.by_sessions,
+        "mvcc": page.mvcc + page.by_sessions,
+        "then": page.snapshot_now,
+        "newest": page.newest,
+    }
+    asked = claims(
+        "mvcc_catalog", places=places, published=page.of_the_post(), not_tested=page.missing
+    )
+    effects = pl.concat([page.effects, *page.of_commits], how="diagonal_relaxed")
+    return {row["claim"]: row for row in judge(asked, effects).iter_rows(named=True)}
+
+
+def test_the_commit_judges_where_it_was_measured_and_the_releases_stand_beside_it() -> None:
+    page = page_of(*COSTS)
+    found = verdicts_of(page)
+    grown, direct = found["drop"], found["most, drop"]
+    for row in (grown, direct, found["most"]):
+        assert (row["commit"], row["baseline"], row["candidate"]) == (
+            "568d4138c6",
+            "before",
+            "after",
+        )
+    assert grown["ratio"] == found["commit"]["ratio"] == pytest.approx(1.8 / 1.1 / 1.2)
+    assert grown["stood_in"] == pytest.approx(2 / 1.1)
+    assert direct["ratio"] == found["most"]["ratio"] == pytest.approx(1.8 / 1.2)
+    assert direct["stood_in"] == pytest.approx(2.2 / 1.1)
+    assert found["few, drop"]["ratio"] == pytest.approx(1.1)
+    of_today = found["drop today"]
+    assert (of_today["commit"], of_today["baseline"]) == (None, "9.3.25")
+    assert set(page.effects["candidate"]) == {"9.6.24"}
+    page.beside_chart()
+
+
+def test_the_commits_costs_stand_beside_those_of_the_post() -> None:
+    table, growth = page_of(*COSTS, sessions=True).commit()
+    at_most = table.filter(what="drop, many at once", open=2000)
+    assert at_most["held"].to_list() == ["prepared", "sessions"]
+    assert at_most["before, µs"].to_list() == pytest.approx([1.2e6] * 2)
+    assert at_most["after, µs"].to_list() == pytest.approx([1.8e6] * 2)
+    post = at_most.select("post, before", "post, after", "post, ratio").row(0)
+    assert post == (307.4, 434.4, 1.413)
+    without = table.filter(what="create, one transaction", open=0).row(0, named=True)
+    assert (without["held"], without["post, before"]) == ("none", None)
+    assert growth["ratio"].to_list() == pytest.approx([1.364] * 4)
+
+
+def test_the_commit_alone_is_judged_with_prepared_transactions() -> None:
+    page = page_of(*COSTS, sessions=True)
+    found = verdicts_of(page)
+    assert page.held == "sessions"
+    assert found["drop"]["baseline"] == "before, sessions"
+    assert found["commit"]["baseline"] == "before"
+
+
+def test_the_commit_judges_without_the_releases_that_stand_beside_it() -> None:
+    page = page_of("9.6", "before", "after")
+    assert page.missing is None
+    found = verdicts_of(page)
+    assert (found["drop"]["commit"], found["drop"]["stood_in"]) == ("568d4138c6", None)
+
+
+def test_without_the_commit_the_releases_judge() -> None:
+    page = page_of("9.3", "9.6")
+    found = verdicts_of(page)
+    assert {row["commit"] for row in found.values()} == {None}
+    assert found["drop"]["ratio"] == pytest.approx(2 / 1.1)
+    assert found["commit"]["verdict"].startswith("not tested: both servers are built from a clone")
+    assert page.commit() == page.of_commits == []
 
 
 # Transactions held open

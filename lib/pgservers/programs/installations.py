@@ -287,6 +287,12 @@ def counts_failures(pgbench: Path | None) -> bool:
     return number is not None and int(number[0]) >= 15
 
 
+def cflags_of(binaries: Binaries) -> str:
+    """What its pg_config says that it was compiled with; empty without one."""
+    pg_config = binaries.program("pg_config")
+    return _output([str(pg_config), "--cflags"]) if pg_config else ""
+
+
 def optimization(server: str | Binaries) -> str | None:
     """The level of optimization, such as -O2, that programs were compiled with, as far as known.
 
@@ -299,8 +305,7 @@ def optimization(server: str | Binaries) -> str | None:
     else:
         try:
             found = find_binaries(server) if isinstance(server, str) else server
-            pg_config = found.program("pg_config")
-            flags = _output([str(pg_config), "--cflags"]) if pg_config else ""
+            flags = cflags_of(found)
         except StudyError:
             return None  # measuring it will raise the error
     levels = re.findall(r"(?<!\S)-O\w*", flags)

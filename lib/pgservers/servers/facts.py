@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import psycopg
 
+from ..errors import ServerError
 from ..host.facts import postgres_revision
+from ..programs.installations import cflags_of
 from ..programs.releases import find_release, is_release
 from .settings import NOT_RECORDED
 
@@ -108,8 +111,11 @@ def _cflags(server: Server, connection: psycopg.Connection[TupleRow]) -> str | N
         """
     ).fetchone() == (True,)
     if not may_ask:
-        is_known = is_release(server.spec)
-        return find_release(server.spec).built.partition(", ")[2] if is_known else None
+        if is_release(server.spec):
+            return find_release(server.spec).built.partition(", ")[2]
+        with suppress(ServerError):  # a pg_config without the headers, as in Debian's packages
+            return (cflags_of(server.binaries) or None) if server.binaries else None
+        return None
     query = "SELECT setting FROM pg_catalog.pg_config WHERE name = 'CFLAGS'"
     found = connection.execute(query).fetchone()
     return found[0] if found else None
