@@ -123,6 +123,9 @@ def test_a_commit_is_served_by_what_was_built_of_it(
         served(str(repository.source), ["ffffffffff"])
     with pytest.raises(StudyError):
         served(str(tmp_path / "nothing"), [good])
+    git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{repository.source}", "shallow")
+    with pytest.raises(StudyError, match=rf"has no commit '{good}'; it is a shallow clone: git"):
+        served(str(tmp_path / "shallow"), [good])
 
 
 def test_a_server_is_named_by_its_commit_and_has_no_path(

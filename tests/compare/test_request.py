@@ -24,18 +24,21 @@ from pgapps.compare.request import (
     typed,
     without_what_it_refuses,
 )
-from pgapps.execution.plan import plan
+from pgapps.execution.plan import _still_taken, plan
 from pgservers.errors import StudyError
 from pgservers.programs import installations
 from pgservers.programs.installations import find_binaries, optimization, require_alike_builds
 from pgservers.servers.serve import serve
 from pgservers.servers.settings import read_settings, refused, require_wellformed
+from pgstudies.rooms import find_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from pgservers.servers.managed import ManagedServer
+
+BUILDING = ("hash_index", "sync_scans", "dead_tuples", "mvcc_catalog")
 
 DANGEROUS = [
     *("archive_command", "restore_command", "archive_cleanup_command", "recovery_end_command"),
@@ -209,6 +212,7 @@ def test_a_report_chooses_no_programs_and_no_address(server: str, tmp_path: Path
         ("releases", {"releases": ["bin"]}),
         ("workload", {"directory": "/home/me/private"}),
         ("workload", {"directory": "16"}),
+        *((study, {"repo": "/home/me/postgresql"}) for study in BUILDING),
     ],
 )
 def test_a_report_chooses_no_programs_and_no_directory_by_a_parameter(
@@ -222,6 +226,12 @@ def test_a_report_chooses_no_programs_and_no_directory_by_a_parameter(
         told.with_servers(None, None)
     monkeypatch.setattr("pgapps.compare.request._named", lambda *_: ())  # as before
     assert told.with_servers(None, None).parameters == parameters
+
+
+@pytest.mark.parametrize("study", BUILDING)
+def test_a_record_names_no_repository_to_build_from(study: str) -> None:
+    told = {"repo": "/home/me/postgresql", "server": "/home/me/bin", "blocks": 7}
+    assert _still_taken(find_room(study), told) == {"blocks": 7}
 
 
 def test_a_report_may_name_releases_by_a_parameter_and_a_user_anything(tmp_path: Path) -> None:

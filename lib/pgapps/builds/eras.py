@@ -43,8 +43,9 @@ FLEX "$@" || exit
 def flags_for(repository: Repository, commits: Sequence[str]) -> tuple[str, ...]:
     """The flags of the compiler that one of these commits needs, and so all of them get.
 
-    What catalogs lay beyond the end of a struct, gcc from 4.8 on takes for out of reach, until they
-    were marked (CATALOG_VARLEN): initdb of such a server crashes.  What runs over wraps round.
+    Integers must wrap around (-fwrapv).  Until catalogs had CATALOG_VARLEN, their columns of
+    variable length lay in an array of one element; gcc 4.8 and later takes what is beyond it for
+    out of reach, and initdb crashes.
     """
     found = set()
     for commit in commits:
@@ -87,6 +88,6 @@ def require_tools(source: Path) -> None:
     missing = [name for name in _NEEDED if shutil.which(name) is None]
     if missing:
         raise StudyError(
-            f"Building a commit needs {', '.join(missing)}, not installed here: install with "
-            f"apt-get install {' '.join(missing)}, on Fedora dnf install {' '.join(missing)}."
+            f"Building a commit needs {', '.join(missing)}, which this machine lacks: apt-get "
+            f"install {' '.join(missing)}, or on Fedora dnf install {' '.join(missing)}."
         )

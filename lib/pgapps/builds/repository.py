@@ -132,7 +132,9 @@ class Repository:
         which = ["--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"]
         sha = _git(self.source, "rev-parse", *which, check=False).strip() if name else ""
         if not re.fullmatch(r"[0-9a-f]{40,64}", sha):  # that of ^v1 has a ^ as well
-            raise StudyError(f"{self.source} has no commit {name!r}.")
+            is_shallow = _git(self.source, "rev-parse", "--is-shallow-repository").strip() == "true"
+            fetch = "; it is a shallow clone: git fetch --unshallow --tags" if is_shallow else ""
+            raise StudyError(f"{self.source} has no commit {name!r}{fetch}.")
         output = _git(self.source, "show", "-s", "--format=%H%x00%as%x00%an%x00%s", sha)
         return Commit(*output.rstrip("\n").split("\0", 3))
 

@@ -98,10 +98,13 @@ def plan(
 
 
 def _still_taken(room: Room, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a record's parameters that the notebook still takes: it may be newer."""
+    """Those of a record's parameters that the notebook still takes: it may be newer.
+
+    No server and no repository: the page of a stranger's record would name what is run.
+    """
     kept: dict[str, Any] = {}
     for parameter in declared(room.notebook):
-        if parameter.name in values and parameter.name != "server":
+        if parameter.name in values and parameter.name not in {"server", "repo"}:
             with suppress(StudyError):
                 kept |= checked(room.name, [parameter], {parameter.name: values[parameter.name]})
     return kept
