@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pgstudies as pg
-from pgapps.builds.served import served
+from pgapps.builds.served import on_commits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,15 +68,11 @@ def arms(
 
 def of_commits(repo: str) -> list[pg.Arm]:
     """VACUUM by the array, and by the TID store that took its place."""
-    commits = [commit for commit, _ in COMMITS.values()]
-    return [
-        pg.Arm(
-            name, said, state="dead rows", server=built.server, not_run=built.not_run
-        )
-        for built, (name, (_, said)) in zip(
-            served(repo, commits), COMMITS.items(), strict=True
-        )
+    listed = [
+        (pg.Arm(name, said, state="dead rows"), commit)
+        for name, (commit, said) in COMMITS.items()
     ]
+    return on_commits(repo, listed)
 
 
 def held_bytes(structure: str, dense_pages: int) -> int:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pgstudies as pg
-from pgapps.builds.served import served
+from pgapps.builds.served import on_commits
 
 from .tables import COLLATED, LOCALE, POST, wanted
 
@@ -111,16 +110,11 @@ def cache_of_2008(rows: int) -> int:
 
 def of_commits(repo: str) -> list[pg.Arm]:
     """The hash index before and after the commit, and a btree, on servers of 2008."""
-    commits = [BEFORE, AFTER]
-    servers = dict(zip(commits, served(repo, commits), strict=True))
-    return [
-        replace(
-            _arm(name, said, index=index, of_commit=True),
-            server=servers[commit].server,
-            not_run=servers[commit].not_run,
-        )
+    listed = [
+        (_arm(name, said, index=index, of_commit=True), commit)
         for name, (commit, index, said) in COMMITS.items()
     ]
+    return on_commits(repo, listed)
 
 
 def _arm(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pgstudies as pg
-from pgapps.builds.served import served
+from pgapps.builds.served import on_commits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from pgapps.builds.served import Served
 
 THIS_SERVER = "this server"
 NOTES = {
@@ -62,43 +61,25 @@ def of_commits(
     repo: str, prepared: Sequence[int], sessions: Sequence[int]
 ) -> list[pg.Arm]:
     """The same of the commit and its parent, whose fewest and most prepared come twice."""
-    names, commits = list(COMMITS), [commit for commit, _ in COMMITS.values()]
-    built = dict(zip(names, served(repo, commits), strict=True))
-    # What needs most memory is first: if the servers have to run in groups, the pair's others
-    # follow it into its group, and are compared there.
-    found = [
-        arm(name, number, "sessions", commit=commit)
-        for number in reversed(sessions)
-        for name, commit in built.items()
-    ]
-    for name, commit in built.items():
-        found.append(arm(name, 0, "none", commit=commit))
-        found += [arm(name, number, "prepared", commit=commit) for number in prepared]
-    ends, parent = sorted({*prepared[:1], *prepared[-1:]}), names[0]
-    return found + [
-        arm(parent, number, "prepared", again=True, commit=built[parent])
-        for number in ends
-    ]
+    found = []
+    for name in COMMITS:
+        found.append(arm(name, 0, "none"))
+        found += [arm(name, number, "prepared") for number in prepared]
+        found += [arm(name, number, "sessions") for number in sessions]
+    parent = next(iter(COMMITS))
+    for number in sorted({*prepared[:1], *prepared[-1:]}):
+        found.append(arm(parent, number, "prepared", again=True))
+    # Each grows within its group, and is compared with the other's there.
+    together = [replace(one, together="the commits") for one in found]
+    return on_commits(repo, [(a, COMMITS[a.options["release"]][0]) for a in together])
 
 
-def arm(
-    release: str,
-    number: int,
-    holder: str,
-    *,
-    again: bool = False,
-    commit: Served | None = None,
-) -> pg.Arm:
+def arm(release: str, number: int, holder: str, *, again: bool = False) -> pg.Arm:
     """An arm of a release, of the user's server, or of a commit by its name in COMMITS."""
     name = f"{release}, {number} {holder}" if number else f"{release}, none"
     by_sessions = holder == "sessions"
-    server: str | None = release
-    if commit:
-        said, server, not_run = COMMITS[release][1], commit.server, commit.not_run
-    elif release == THIS_SERVER:
-        said, server, not_run = NOTES[release], None, None
-    else:
-        said, not_run = NOTES.get(release, ""), pg.reason_not_available(release)
+    said = COMMITS[release][1] if release in COMMITS else NOTES.get(release, "")
+    is_release = release not in {*COMMITS, THIS_SERVER}
     return pg.Arm(
         f"{name} (again)" if again else name,
         f"The same as {name}." if again else said,
@@ -108,8 +89,8 @@ def arm(
             "open": number,
             "holder": holder if number else "none",
         },
-        server=server,
+        server=release if is_release else None,
         copy_of=name if again else None,
         memory_bytes=MB_PER_SESSION * 2**20 * number if by_sessions else 0,
-        not_run=not_run,
+        not_run=pg.reason_not_available(release) if is_release else None,
     )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import psutil
 
 import pgstudies as pg
-from pgapps.builds.served import served
+from pgapps.builds.served import on_commits
 from pgservers.errors import StudyError
 from pgservers.order import major_number
 
@@ -199,14 +198,11 @@ def of_commits(repo: str, scans: Sequence[int], table_mb: int) -> list[pg.Arm]:
     """
     buffers = {"shared_buffers": f"{max(2, table_mb // 32, max(scans) // 4)}MB"}
     slow = ("small and slow",)
-    commits = [commit for commit, _, _ in COMMITS.values()]
-    found = []
-    for built, (name, (_, sync, said)) in zip(
-        served(repo, commits), COMMITS.items(), strict=True
-    ):
+    listed = []
+    for name, (commit, sync, said) in COMMITS.items():
         arm = _arm(name, said, sync, slow, scans, settings=buffers, of_commit=True)
-        found.append(replace(arm, server=built.server, not_run=built.not_run))
-    return found
+        listed.append((arm, commit))
+    return on_commits(repo, listed)
 
 
 def has_drive(arm: pg.Arm, case: str) -> bool:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pgapps.builds.builder import Builder
 from pgapps.builds.eras import flags_for, flex_for, parts_of, require_tools
-from pgapps.builds.served import NO_REPOSITORY, Served, served
+from pgapps.builds.served import NO_REPOSITORY, on_commits
 from pgservers.errors import ServerError, StudyError
 from pgservers.programs.cached import finish
 from pgservers.programs.installations import find_binaries
 from pgservers.servers.serve import require_server, serve
+from pgstudies.measuring.arms import Arm
 from tests.commits.conftest import git
 
 if TYPE_CHECKING:
@@ -111,21 +113,21 @@ def test_a_commit_is_served_by_what_was_built_of_it(
 ) -> None:
     repository = history([1, None])
     good, bad = (repository.commit(tag).sha for tag in ("v0", "v1"))
-    word = f"commit-{good[:10]}"
-    assert served("", [good]) == [Served(word, NO_REPOSITORY)]
+    word, own = f"commit-{good[:10]}", Arm("own")
+    assert on_commits("", [(own, good)]) == [replace(own, server=word, not_run=NO_REPOSITORY)]
     with pytest.raises(ServerError, match=f"no build of the commit {good[:10]} .* servers build"):
         require_server(word)
-    assert served(str(repository.source), [good]) == [Served(word, None)]
-    (failed, _) = served(str(repository.source), [bad, good])
+    assert on_commits(str(repository.source), [(own, good)]) == [replace(own, server=word)]
+    (failed, _) = on_commits(str(repository.source), [(own, bad), (own, good)])
     assert failed.not_run is not None
     assert "it does not build: main.c:1:2: error: no cost" in failed.not_run
     with pytest.raises(StudyError, match="has no commit 'ffffffffff'"):
-        served(str(repository.source), ["ffffffffff"])
+        on_commits(str(repository.source), [(own, "ffffffffff")])
     with pytest.raises(StudyError):
-        served(str(tmp_path / "nothing"), [good])
+        on_commits(str(tmp_path / "nothing"), [(own, good)])
     git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{repository.source}", "shallow")
     with pytest.raises(StudyError, match=rf"has no commit '{good}'; it is a shallow clone: git"):
-        served(str(tmp_path / "shallow"), [good])
+        on_commits(str(tmp_path / "shallow"), [(own, good)])
 
 
 def test_a_server_is_named_by_its_commit_and_has_no_path(

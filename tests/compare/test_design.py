@@ -48,6 +48,7 @@ def test_a_comparison_has_every_arm_on_both_sides_and_its_own_name() -> None:
     assert design.study == f"{COMPARED}s"
     assert {**design.completed(info("s"))}["comparison"] == comparison.as_dict()
     assert design.units(design.arms) == ([], [list(design.arms)])
+    assert design.fall_with(design.arms[2]) == list(design.arms)
     assert [design.describe(arm)["side"] for arm in design.arms] == list(SIDES)
     assert design.fails_on(design.arms[2]) == "the candidate"
 

@@ -88,6 +88,14 @@ def test_a_run_has_one_copy_of_the_first_arm_that_can_run() -> None:
     assert units == [[PLAIN[1]]]
 
 
+def test_arms_that_belong_together_are_in_one_group_and_each_is_left_out_by_itself() -> None:
+    pair = [Arm(name, together="commits") for name in ("before", "after")]
+    arms = [PLAIN[0], pair[0], PLAIN[1], pair[1]]
+    design = designed(*arms)
+    assert design.units(arms) == ([PLAIN[0]], [pair, [PLAIN[1]]])
+    assert design.fall_with(pair[0]) == [pair[0]]
+
+
 def test_an_arm_without_its_server_or_extension_is_left_out() -> None:
     errors: dict[str | None, StudyError] = {"18": StudyError("there is no 18")}
     arms = [*PLAIN, Arm("new", server="18")]

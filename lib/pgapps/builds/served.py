@@ -1,8 +1,8 @@
-"""Servers of the commits that a study is about, built from a user's clone of the repository."""
+"""Arms on the servers of the commits that a study is about, built from a user's clone."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,19 +14,13 @@ from .repository import Repository
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pgstudies.measuring.arms import Arm
+
 NO_REPOSITORY = "no clone of PostgreSQL's repository (repo)"
 
 
-@dataclass(frozen=True)
-class Served:
-    """A commit's server as an arm names it, and why it cannot be run, or None."""
-
-    server: str
-    not_run: str | None
-
-
-def served(repo: str, commits: Sequence[str]) -> list[Served]:
-    """The servers of commits, each named by the first ten letters; built if they are not there.
+def on_commits(repo: str, arms: Sequence[tuple[Arm, str]]) -> list[Arm]:
+    """The arms, each on the server of its commit, which is built if it is not there.
 
     All are built by one compiler and the same flags.  Without a ``repo``, or where one cannot be
     built, they are not run.  Raises StudyError where ``repo`` is no clone, lacks a commit, or the
@@ -35,11 +29,11 @@ def served(repo: str, commits: Sequence[str]) -> list[Served]:
     reason: str | None = NO_REPOSITORY
     if repo:
         repository = Repository(Path(repo).expanduser())
-        found = [repository.commit(name) for name in commits]
+        found = [repository.commit(commit) for commit in dict.fromkeys(c for _, c in arms)]
         try:
             with repository.held():
                 built(repository, found, ())
             reason = None
         except CannotRun as why:
             reason = str(why)
-    return [Served(f"commit-{name[:10]}", reason) for name in commits]
+    return [replace(arm, server=f"commit-{commit[:10]}", not_run=reason) for arm, commit in arms]

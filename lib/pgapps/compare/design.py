@@ -158,9 +158,13 @@ class ComparisonDesign(Design):
         return replace(self, arms=tuple(arms))
 
     def units(self, arms: Sequence[Arm]) -> tuple[list[Arm], list[list[Arm]]]:
-        """No arm for every group; the sides of an arm run together or not at all."""
+        """No arm for every group; the sides of an arm run together."""
         names = dict.fromkeys(self.own(arm).name for arm in arms)
         return [], [[arm for arm in arms if self.own(arm).name == name] for name in names]
+
+    def fall_with(self, arm: Arm) -> list[Arm]:
+        """All sides of the arm."""
+        return [other for other in self.arms if self.own(other).name == self.own(arm).name]
 
     def fails_on(self, arm: Arm) -> str:
         """The side: what fails on one is not compared."""

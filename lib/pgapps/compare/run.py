@@ -44,7 +44,8 @@ FIRST_LOOK = 7
 """Blocks that a confidence sequence of 95 % takes at least."""
 
 REPORT_S = 15.0
-"""What judging the blocks and writing the report takes (s)."""
+"""What judging the blocks of all studies and writing the report takes (s); at most a twentieth of
+the time is kept for it."""
 
 EVERY = "all"
 """In place of the names of arms."""
@@ -87,7 +88,8 @@ def compared(
     """
     began = time.monotonic()
     seconds = 60 * (request.minutes or DEFAULT_MINUTES)
-    ends_at = math.inf if request.minutes is None and request.blocks else began + seconds - REPORT_S
+    report_s = min(REPORT_S, seconds / 20)
+    ends_at = math.inf if request.minutes is None and request.blocks else began + seconds - report_s
     failures: list[str] = []
     studies: list[ComparedStudy] = []
     counts = None
@@ -106,7 +108,7 @@ def compared(
             except StudyError as error:
                 failed(name, error)
         _require_arms(request, studies)
-        for line in _intention(request, studies, ends_at - began + REPORT_S):
+        for line in _intention(request, studies, ends_at - began + report_s):
             tell(line)
         studies = [study for study in studies if study.arms]
         counts = _counts(request, warn)

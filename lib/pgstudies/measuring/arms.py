@@ -25,6 +25,7 @@ class Arm:
         copy_of: The arm this one is a second copy of (the A/A pair).
         not_run: Why it cannot run here, known beforehand.
         memory_bytes: What it takes beside shared buffers, for all arms are up at once.
+        together: Arms of one such name are up at once, however many groups there are.
         extension: One of our C extensions that it needs, built for the server that it runs on.
         own_programs: Whether it runs from a copy of its server's programs.  Arms of a server share
             one, and their second copies another, so that neither warms the caches for the other.
@@ -40,6 +41,7 @@ class Arm:
     copy_of: str | None = None
     not_run: str | None = None
     memory_bytes: int = 0
+    together: str | None = None
     extension: str | None = None
     own_programs: bool = False
 

@@ -119,7 +119,15 @@ class Design:
         """The arms of every group, which are the baseline's copies; and what stays together."""
         baseline = baseline_of(arms)
         always = [arm for arm in arms if arm is baseline or arm.copy_of == baseline.name]
-        return always, [[arm] for arm in arms if arm not in always]
+        units: dict[str, list[Arm]] = {}
+        for arm in arms:
+            if arm not in always:
+                units.setdefault(arm.together or arm.name, []).append(arm)
+        return always, [*units.values()]
+
+    def fall_with(self, arm: Arm) -> list[Arm]:
+        """The arms that are not run either where this one cannot be, itself among them."""
+        return [arm]
 
     def fails_on(self, arm: Arm) -> str | None:  # noqa: ARG002
         """Where a statement that fails is a reason to leave the arm out; None: it is an error."""

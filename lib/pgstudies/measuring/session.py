@@ -413,8 +413,7 @@ class Session:
             raise CannotRun(f"it fails on {where}: {first}") from error
 
     def _cannot_run(self, arm: Arm, reason: CannotRun) -> None:
-        _, units = self.design.units(self.design.arms)
-        for other in next((unit for unit in units if arm in unit), [arm]):
+        for other in self.design.fall_with(arm):
             self.not_run[other.name] = str(reason)
         if arm is self.design.needed:
             raise StudyError(f"The baseline, {arm.name}, cannot run here: {reason}") from reason
