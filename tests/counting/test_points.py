@@ -8,6 +8,7 @@ import pytest
 
 from pgapps.counting.points import in_order_of_versions, points
 from pgservers.errors import StudyError
+from pgservers.programs.cached import finish
 from pgservers.programs.releases import find_release
 
 if TYPE_CHECKING:
@@ -51,6 +52,18 @@ def test_two_builds_that_say_the_same_are_told_apart(tmp_path: Path) -> None:
     one, other = points(list(map(str, places)))
     assert [one.name, other.name] == [f"20devel in {place}" for place in places]
     assert one.digest != other.digest
+
+
+def test_a_commit_that_was_built_has_its_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGSTUDIES_CACHE", str(tmp_path))
+    builds = [tmp_path / "commits" / "abc" / "builds" / f"{n}123456789abcdef-1" for n in "45"]
+    for build in builds:
+        finish(programs(build, "8.4devel"))
+    one, other = points(["commit-4123456789", "commit-5123456789"])
+    assert (one.name, one.server) == ("commit-4123456789", "commit-4123456789")
+    assert (other.name, other.version) == ("commit-5123456789", "8.4")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -10,7 +11,7 @@ import pytest
 from pgapps.counting.by_function import count_samples, functions_counted, moved
 from pgapps.counting.units import units
 from pgservers import paths
-from pgstudies.analysis.agreement import Claim, judge
+from pgstudies.analysis.agreement import Claim, counted_effects, judge
 from pgstudies.analysis.claims import all_claims
 from pgstudies.analysis.effects import paired_effects
 from pgstudies.analysis.pairing import block_values
@@ -127,28 +128,29 @@ def test_a_verdict_stands_beside_the_ratio_of_instructions(
         for (arm, n), factor in counts.items()
     ]
     monkeypatch.setattr("pgservers.paths.REFERENCE_RECORDS", tmp_path / "none")
-    assert claims_counted() == ({}, "")
+    assert claims_counted().is_empty()
     info = made_up.info("releases")
     path = paths.records_dir() / "releases" / "20261122T100000Z-here-abc"
     path.parent.mkdir(parents=True)
     write_whole(path, info, pl.concat(parts))
-    ratios, name = claims_counted()
-    assert list(ratios) == ["drop"]
-    assert ratios["drop"] == pytest.approx(2.5)
-    assert name == path.name
+    counted = claims_counted()
+    (drop,) = counted.rows(named=True)
+    assert (drop["claim"], drop["by_commit"], drop["record"]) == ("drop", False, path.name)
+    # The second count is half an instruction in a thousand more, in all alike.
+    assert [drop[name] for name in ("ratio", "low", "high")] == pytest.approx([2.5] * 3)
 
     # A newer record of another unit takes nothing away, and one of the same is the one that tells.
     newer = path.with_name("20261123T100000Z-here-abd")
     later = {"started_at": "2026-11-23T10:00:00+00:00"}
     write_whole(newer, info | later, samples_of("9.6", "one session started", 0, scaled(9)))
-    assert claims_counted() == (ratios, name)
+    assert claims_counted().equals(counted)
     newest = path.with_name("20261124T100000Z-here-abe")
     again = [
         samples_of(arm, "one function dropped", n, scaled(f * f)) for (arm, n), f in counts.items()
     ]
     write_whole(newest, info | {"started_at": "2026-11-24T10:00:00+00:00"}, pl.concat(again))
-    assert claims_counted()[1] == newest.name
-    assert claims_counted()[0]["drop"] == pytest.approx(6.25)
+    row = claims_counted().row(0, named=True)
+    assert (row["record"], row["ratio"]) == (newest.name, pytest.approx(6.25))
 
     def shown(ratio: float) -> dict[str, Any]:
         values = {"9.3": [1.0] * 8, "9.6": [ratio] * 8}
@@ -156,13 +158,48 @@ def test_a_verdict_stands_beside_the_ratio_of_instructions(
         by = ["step", "metric"]
         effects = paired_effects(block_values(samples, by=by), baseline="9.3", by=by)
         claim = Claim("drop", "It is.", "a post", "slower", 1.4, "cpu_s", {"candidate": "9.6"})
-        return verdict_table(judge([claim], effects), ratios, name).row(0, named=True)
+        return verdict_table(judge([claim], effects), counted).row(0, named=True)
 
     row = shown(2.4)
     assert (row["instructions"], row["counted_in"], row["remark"]) == (2.5, path.name, None)
     more = shown(3.5)["remark"]
     assert more.startswith("time per instruction is 1.40 of the baseline's, as it would be by more")
     assert "0.56 of the baseline's, as it would be by fewer cache misses" in shown(1.4)["remark"]
+
+
+def test_a_claim_about_instructions_is_judged_by_counts_and_by_those_of_the_commit_first() -> None:
+    where: dict[str, Any] = {"what": "start", "since": 250, "baseline": "9.3"}
+    claim = Claim(
+        "start", "It is.", "a post", "slower", 1.06, "instructions",
+        where | {"candidate": "9.6"}, kind="count", requires=("9.3",),
+    )  # fmt: skip
+    of_commit = replace(
+        claim, comparison=where | {"candidate": "after"}, requires=(), commit="568d4138c6"
+    )
+    claim = replace(claim, by_commit=of_commit)
+    schema = ["claim", "by_commit", "ratio", "low", "high", "record"]
+    releases = ("start", False, 1.05, 1.05, 1.05, "a")
+    counted = pl.DataFrame([releases], schema=schema, orient="row")
+    values = {"9.3": [1.0] * 8, "9.6": [0.9] * 8}
+    samples = made_up.samples(values, metric="cpu_s", step="start")
+    by = ["what", "metric", "since"]
+    rounds = block_values(samples.with_columns(what="step", since=250), by=by)
+    effects = paired_effects(rounds, baseline="9.3", by=by)
+
+    def judged(counts: pl.DataFrame) -> dict[str, Any]:
+        found = counted_effects([claim], counts)
+        together = pl.concat([effects, found], how="diagonal_relaxed")
+        return judge([claim], together).row(0, named=True)
+
+    row = judged(counted)
+    assert (row["verdict"], row["ratio"], row["metric"]) == ("holds", 1.05, "instructions")
+    assert (row["commit"], row["blocks"], row["beside"]) == (None, None, pytest.approx(0.9))
+    commits = pl.DataFrame([("start", True, 1.08, 1.08, 1.08, "b")], schema=schema, orient="row")
+    row = judged(pl.concat([counted, commits]))
+    assert (row["verdict"], row["ratio"], row["commit"]) == ("holds", 1.08, "568d4138c6")
+    assert row["stood_in"] == 1.05
+    none = judge([claim], effects).row(0, named=True)
+    assert none["verdict"] == "not tested: its instructions were not counted"
 
 
 def test_a_later_count_of_little_is_found_beside_the_fullest_and_not_in_its_place(

@@ -22,6 +22,7 @@ from pgservers.paths import cache_dir
 from pgservers.programs.extensions import build, create_extension
 from pgservers.programs.installations import find_binaries
 from pgservers.programs.locales import reason_no_locale
+from pgservers.programs.versions import has
 from pgservers.servers.facts import digest_of
 from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
@@ -155,7 +156,10 @@ class Counter:
             self._server = None
         if self._server is None:
             self._show("starting a server")
-            server = serve(self.spec, settings=SETTINGS, unprivileged=unit.unprivileged)
+            asked = SETTINGS
+            if not has(self._binaries.version, "settings of any prefix"):
+                asked = asked | {"custom_variable_classes": "pgstudies"}
+            server = serve(self.spec, settings=asked, unprivileged=unit.unprivileged)
             assert isinstance(server, ManagedServer)
             self._server, self._is_unprivileged = server, unit.unprivileged
         server = self._server

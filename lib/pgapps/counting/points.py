@@ -1,4 +1,4 @@
-"""Releases, and programs in directories, as points at which units of work are counted."""
+"""Releases, commits, and programs in directories, as points at which units of work are counted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pgservers.addresses import Address
 from pgservers.errors import StudyError
 from pgservers.order import version_in, version_key
-from pgservers.programs.installations import find_binaries, is_directory, optimization
+from pgservers.programs.installations import find_binaries, is_commit, is_directory, optimization
 from pgservers.programs.releases import find_release, packaged, reason_not_available
 from pgservers.servers.facts import digest_of
 from pgstudies.records.reading import built_with, version_number
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Point:
-    """A release, or the programs in a directory.
+    """A release, a commit, or the programs in a directory.
 
-    ``name`` is that of the release (18), else the version of the programs (18.6, 19rc1, 20devel),
-    with the directory where two say the same.  ``server`` is in the words of ``serve``, ``built``
-    has compiler and flags as far as known, ``reason`` is why a release cannot be had here.
-    ``digest`` is that of a directory's programs: they may be others tomorrow.
+    ``name`` is that of the release (18) or commit (commit-568d4138c6), else the version of the
+    programs (18.6, 19rc1, 20devel), with the directory where two say the same.  ``server`` is in
+    the words of ``serve``, ``built`` has compiler and flags as far as known, ``reason`` is why a
+    release cannot be had here.  ``digest`` is that of a directory's programs: they may be others
+    tomorrow.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Point:
 
 
 def points(words: Sequence[str]) -> list[Point]:
-    """Those that the words name, in their order: releases, installed packages, directories.
+    """Those that the words name, in their order: releases, commits, packages, directories.
 
     Raises StudyError for a word that is none of these, ServerError for a directory that holds no
     PostgreSQL that runs.
@@ -68,14 +69,16 @@ def _point(word: str) -> Point:
             "directories of programs."
         )
     place = packaged(word)
-    if place is None and "/" not in word and not is_directory(word):
+    is_named = place is not None or is_commit(word)
+    if not is_named and "/" not in word and not is_directory(word):
         release = find_release(word)
         reason = reason_not_available(word)
         return Point(release.name, release.name, release.version, release.built, reason)
     binaries = find_binaries(word)
-    name = version_number(binaries.version_text)
-    server = word if place else str(Path(word).expanduser().resolve())
-    return Point(name, server, version_in(name), _built(binaries), digest=digest_of(binaries))
+    version = version_number(binaries.version_text)
+    name = word if is_commit(word) else version
+    server = word if is_named else str(Path(word).expanduser().resolve())
+    return Point(name, server, version_in(version), _built(binaries), digest=digest_of(binaries))
 
 
 def _built(binaries: Binaries) -> str | None:

@@ -19,6 +19,7 @@ Feature = Literal[
     "pg_relation_filepath",
     "extensions",
     "--auth-local",  # of initdb
+    "settings of any prefix",  # without custom_variable_classes
     "--data-checksums",  # and --nosync, of initdb
     "waits for children",  # an immediate shutdown ends with the last process, not with the first
     "pg_wal",  # where it was pg_xlog, in names of functions as well
@@ -36,6 +37,7 @@ _SINCE: dict[Feature, int] = {
     "pg_relation_filepath": 90000,
     "extensions": 90100,
     "--auth-local": 90200,
+    "settings of any prefix": 90200,
     "--data-checksums": 90300,
     "waits for children": 90400,
     "pg_wal": 100000,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -68,26 +68,28 @@ def part_table(samples: pl.DataFrame, *, baseline: str, by: Sequence[str] = BY) 
     )
 
 
-def verdict_table(
-    judged: pl.DataFrame, counted: Mapping[str, float] = {}, counted_in: str = ""
-) -> pl.DataFrame:
+def verdict_table(judged: pl.DataFrame, counted: pl.DataFrame | None = None) -> pl.DataFrame:
     """The table of ``judge`` for readers.
 
-    ``counted`` is by claim its ratio in instructions, by the record named ``counted_in``: see
-    ``claims_counted``.  Columns: text, source, metric, published_ratio, ratio, low, high, beside
-    (to four digits), blocks, verdict.  Where a claim's work has been counted also instructions,
-    counted_in, and remark, where that ratio is far from the measured one.
+    ``counted`` is the table of ``claims_counted``.  Columns: text, source, metric, published_ratio,
+    ratio, low, high, beside (to four digits), blocks, verdict.  Where a claim's work has been
+    counted also instructions, counted_in, the record of that, and remark, where that ratio is far
+    from the measured one.
     """
     ratios = pl.col("published_ratio", "ratio", "low", "high", "beside").round_sig_figs(4)
     table = judged.select("text", "source", "metric", ratios, "blocks", "verdict")
-    found = [counted.get(claim) for claim in judged["claim"]]
-    if not any(found):
+    if counted is None:
         return table
-    remarks = [_remark(*row) for row in zip(judged["ratio"], found, judged["metric"], strict=True)]
+    asked = judged.select("claim", by_commit=pl.col("commit").is_not_null())
+    how: Any = {"on": ["claim", "by_commit"], "how": "left", "maintain_order": "left"}
+    found = asked.join(counted.select("claim", "by_commit", "ratio", "record"), **how)
+    if not found["ratio"].count():
+        return table
+    each = zip(judged["ratio"], found["ratio"], judged["metric"], strict=True)
     return table.with_columns(
-        instructions=pl.Series(found, dtype=pl.Float64()).round(3),
-        counted_in=pl.Series([counted_in if one else None for one in found], dtype=pl.String()),
-        remark=pl.Series(remarks, dtype=pl.String()),
+        instructions=found["ratio"].round(3),
+        counted_in=found["record"],
+        remark=pl.Series([_remark(*row) for row in each], dtype=pl.String()),
     )
 
 

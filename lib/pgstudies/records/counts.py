@@ -53,34 +53,44 @@ def counted_records() -> list[Record]:
     return list(readable_records(complete["path"]))
 
 
-def claims_counted() -> tuple[dict[str, float], str]:
-    """By a claim's id, its ratio in instructions; and the names of the records that counted them.
+def claims_counted() -> pl.DataFrame:
+    """The ratios of claims in instructions: claim, by_commit, ratio, low, high, record.
 
-    A ratio is of one record, the newest that has both sides of it: a count is the same in each, but
-    two records need not have the same programs.  A claim that no record counted is not there.
+    ``low`` and ``high`` are the less and the more of two counts, where there are two.  A ratio is
+    of one record, the newest that has both sides of it: a count is the same in each, but two
+    records need not have the same programs.  ``by_commit`` is whether its arms are commits.  A
+    claim that no record counted is not there.
     """
     wanted = [r for room in rooms().values() for r in room.read("units.toml").get("ratio", [])]
-    found: dict[str, float] = {}
-    names = []
+    found: dict[tuple[str, bool], dict[str, Any]] = {}
     for record in counted_records():
         counts = {
-            (arm, unit, number): count
-            for arm, unit, number, nested, count, _ in units_counted(record).iter_rows()
+            (arm, unit, number): (first, again)
+            for arm, unit, number, nested, first, again in units_counted(record).iter_rows()
             if not nested
         }
-        ratios = {r["id"]: _ratio(r, counts) for r in wanted if r["id"] not in found}
-        new = {name: ratio for name, ratio in ratios.items() if ratio is not None}
-        if new:
-            found |= new
-            names.append(record.path.name)
-    return found, ", ".join(names)
+        for ratio in wanted:
+            places = [*ratio["over"], *ratio["under"]]
+            by_commit = all(arm.startswith("commit-") for arm, _, _ in places)
+            if (ratio["id"], by_commit) in found or not {*map(tuple, places)} <= counts.keys():
+                continue
+            both = [_ratio(ratio, counts, n) for n in (0, 1)]
+            known = [one for one in both if one is not None]
+            found[ratio["id"], by_commit] = {
+                "ratio": known[0],
+                "low": min(known),
+                "high": max(known),
+                "record": record.path.name,
+            }
+    rows = [{"claim": c, "by_commit": by, **row} for (c, by), row in found.items()]
+    floats = dict.fromkeys(["ratio", "low", "high"], pl.Float64())
+    schema = {"claim": pl.String(), "by_commit": pl.Boolean(), **floats, "record": pl.String()}
+    return pl.DataFrame(rows, schema=schema)
 
 
-def _ratio(wanted: dict[str, Any], counts: dict[Any, float]) -> float | None:
-    over, under = ([counts.get(tuple(place)) for place in wanted[k]] for k in ("over", "under"))
-    if None in over or None in under:
-        return None
-    return math.prod(over) / math.prod(under)  # type: ignore[arg-type]
+def _ratio(wanted: dict[str, Any], counts: dict[Any, Any], which: int) -> float | None:
+    over, under = ([counts[tuple(place)][which] for place in wanted[k]] for k in ("over", "under"))
+    return None if None in [*over, *under] else math.prod(over) / math.prod(under)
 
 
 def of_units(record: Record, which: pl.Expr) -> pl.DataFrame:
