@@ -11,7 +11,7 @@ from IPython.display import HTML
 
 from pgservers.errors import StudyError
 
-from .analysis.agreement import judge
+from .analysis.agreement import counted_effects, judge
 from .analysis.claims import claims
 from .analysis.effects import paired_effects
 from .analysis.pairing import BY, TIMES, block_values, round_values
@@ -217,18 +217,19 @@ class Study:
         whose table is ``verdicts`` from then on.
         """
         how: Any = {"places": places, "published": published, "not_tested": not_tested}
-        asked = claims(self.name, record=self.record, **how)
+        asked = claims(self.name, **how)
         unmet = {c.id: conditions(c) for c in asked} if callable(conditions) else conditions or {}
+        counted = claims_counted()
         self.verdicts = judge(
             asked,
-            pl.concat(effects, how="diagonal_relaxed"),
+            pl.concat([*effects, counted_effects(asked, counted)], how="diagonal_relaxed"),
             not_run={**not_run, **self.record.reasons},
             conditions=unmet,
         )
         replies = RunOptions.given().reply()
         if replies is not None:
             replies.tell_verdicts(self.verdicts)
-        return verdict_table(self.verdicts, *claims_counted())
+        return verdict_table(self.verdicts, counted)
 
     def answer(self) -> HTML:
         """What became of the claims: published, now, this run; and what it means today."""
@@ -262,20 +263,17 @@ class Study:
     ) -> pl.DataFrame:
         """The effects of this run and another, and what differs: see ``pg.runs_apart``.
 
-        ``other`` is a record, its directory, or its name in ``records()``.  The luck of a run is
-        the one that the reference records show, where several are alike; else blocks alone decide.
+        ``other`` is a record, its directory, or its name in ``records()``.  What all blocks of a
+        run have in common is not in its intervals, so runs can differ by that alone.
         """
         if not isinstance(other, Record):
             named = [p for p in self.records()["path"] if Path(p).name == str(other)]
             other = read_record(find_record(self.name, named[0] if named else other))
-        reference = reference_verdicts(self.name)
-        known = reference.verdicts.filter(pl.col("metric").is_in(TIMES)) if reference else None
-        luck = known["luck"].max() if known is not None else None
         here, there = (
             _effects(run, run.measured.filter(pl.col("metric").is_in(metrics)), baseline, by)
             for run in (self.record, other)
         )
-        return runs_apart(here, there, by=by, luck=float(luck or 0))  # type: ignore[arg-type]
+        return runs_apart(here, there, by=by)
 
 
 def study(name: str, namespace: MutableMapping[str, Any]) -> Study:

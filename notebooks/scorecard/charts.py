@@ -10,12 +10,7 @@ import polars as pl
 
 from pgapps.scorecard.scorecard import with_outcome
 from pgapps.scorecard.table import now_and_here
-from pgstudies.analysis.agreement import (
-    DEPENDS_ON_SIZE,
-    MUCH_STRONGER,
-    NOT_JUDGED,
-    NOT_REPLICATED,
-)
+from pgstudies.analysis.agreement import MUCH_STRONGER, NOT_JUDGED
 from pgstudies.charts.labels import IN_LINES
 from pgstudies.charts.outcomes import OUTCOMES
 from pgstudies.charts.style import (
@@ -51,8 +46,6 @@ _LETTERS = 36
 _GROUPS = {
     MUCH_STRONGER: "holds",
     "holds, perhaps weaker": "holds",
-    NOT_REPLICATED: "records disagree",
-    DEPENDS_ON_SIZE: "records disagree",
     "inconclusive": "undecided",
     NOT_JUDGED: "undecided",
 }

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 from IPython.display import HTML
 
-from pgapps.scorecard.scorecard import decided
+from pgapps.scorecard.scorecard import decided, of_posts
 from pgapps.scorecard.table import (
     came_to,
     for_template,
@@ -20,6 +20,7 @@ from pgapps.scorecard.table import (
 )
 from pgservers.shown import environment
 from pgstudies.analysis.claims import origins
+from pgstudies.charts.outcomes import usual_runs
 from pgstudies.charts.tables import column_labels
 
 _TEMPLATES = environment(Path(__file__).parent)
@@ -27,9 +28,10 @@ _TEMPLATES = environment(Path(__file__).parent)
 
 def score_sum(cards: pl.DataFrame) -> HTML:
     """How many claims came to what, and which, but for those that hold."""
-    parts = cards.partition_by("study", maintain_order=True)
-    now = pl.concat([now_and_here(part)[0] for part in parts] or [cards])
-    return _html("score_sum", came_to(cards), decided(now))
+    posts = of_posts(cards)
+    parts = posts.partition_by("study", maintain_order=True)
+    now = pl.concat([now_and_here(part)[0] for part in parts] or [posts])
+    return _html("score_sum", came_to(posts), decided(now))
 
 
 def score_table(cards: pl.DataFrame) -> HTML:
@@ -99,7 +101,8 @@ def _about(study: str, part: pl.DataFrame) -> str:
     for name, rows in (("now", told), ("this machine", own)):
         if rows["record"].count():
             row = rows.drop_nulls("record").row(0, named=True)
-            words.append(f"{name}: {judged_where(row)}")
+            where = judged_where(row | {"runs": usual_runs(rows)})
+            words.append(f"{name}: {where}")
     return "; ".join(words)
 
 

@@ -228,7 +228,7 @@ def test_a_claim_is_judged_by_the_row_it_names() -> None:
     assert found.columns == [
         *("claim", "text", "source", "kind", "published_ratio"),
         *("metric", "ratio", "low", "high", "beside", "blocks", "margin", "p_family", "verdict"),
-        *("blocks_needed", "baseline", "candidate", "then", "aa", "aa_low", "aa_high"),
+        *("blocks_needed", "baseline", "candidate", "aa", "aa_low", "aa_high"),
         *("commit", "stood_in", "stood_in_low", "stood_in_high", "stood_in_verdict"),
     ]
     assert found[:, :18].row(0) == (
@@ -382,19 +382,6 @@ def test_the_noise_of_copies_is_not_counted_twice() -> None:
 
 def test_an_open_verdict_hangs_on_no_gate() -> None:
     assert verdict(SLOWER, effects(low=0.9, aa=1.5, aa_low=1.4, aa_high=1.6)) == "inconclusive"
-
-
-def test_a_claim_that_was_changed_is_judged_by_both_rules() -> None:
-    then = replace(SLOWER, kind="threshold", threshold=2.0)
-    judged = judge([replace(SLOWER, then=then), replace(SLOWER, id="other")], effects())
-    assert judged["verdict"].to_list() == ["holds", "holds"]
-    assert judged["then"].to_list() == ["holds, weaker", None]
-
-
-def test_a_rule_of_then_that_no_row_fits_any_more_is_said() -> None:
-    then = replace(SLOWER, comparison={"place": "insert"})
-    (told,) = judge([replace(SLOWER, then=then)], effects())["then"]
-    assert told.startswith("not tested: today's page cannot judge it (The claim 'insert' compares")
 
 
 # ---- one family

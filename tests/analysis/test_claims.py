@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import replace
 from itertools import combinations
 from typing import TYPE_CHECKING, get_args
 
@@ -22,9 +21,7 @@ from pgstudies.analysis.claims import all_claims, claim_marks, claims, origins, 
 from pgstudies.analysis.intervals import MINIMUM_BLOCKS
 from pgstudies.analysis.published import published
 from pgstudies.measuring.requirements import COLD
-from pgstudies.records.reading import Record
 from pgstudies.rooms import find_room
-from tests import made_up
 from tests.made_up import copied_rooms
 
 if TYPE_CHECKING:
@@ -74,28 +71,6 @@ def test_what_depends_on_the_run_is_filled_in_and_keeps_its_type() -> None:
         "rows",
         {"candidate": "2", "iteration": 7, "baseline": "7"},
         kind="count",
-    )
-
-
-def test_a_claim_has_the_rule_that_a_record_was_begun_with_where_it_is_another(file: Path) -> None:
-    begun = rules("swept")
-    record = Record(file.parent, made_up.info("swept", rules=begun), pl.DataFrame())
-    (same,) = claims("swept", places={"arm": "2", "last": 7}, record=record)
-    assert same.then is None
-    file.write_text(f'{ONE}\nnot_tested = "in other words"\n')
-    begun_for = [begun[0] | {"not_tested": "a reason"}]
-    told = Record(file.parent, made_up.info("swept", rules=begun_for), pl.DataFrame())
-    (reworded,) = claims("swept", places={"arm": "2", "last": 7}, record=told)
-    assert (reworded.then, reworded.not_tested) == (None, "in other words")
-    file.write_text(ONE.replace("published_ratio = 2.0", "published_ratio = 3.0"))
-    (changed,) = claims("swept", places={"arm": "2", "last": 7}, record=record)
-    assert changed.then == replace(same, published_ratio=2.0)
-    gone = [begun[0] | {"comparison": {"candidate": "{absent}"}}]
-    record = Record(file.parent, made_up.info("swept", rules=gone), pl.DataFrame())
-    (unfilled,) = claims("swept", places={"arm": "2", "last": 7}, record=record)
-    assert unfilled.then is not None
-    assert "cannot judge it (The claim 'twice' has a place for absent" in (
-        unfilled.then.not_tested or ""
     )
 
 

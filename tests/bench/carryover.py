@@ -1,6 +1,6 @@
 """The check of carry-over on the simulated machines: planted ones found, and false alarms.
 
-The table in book/method.md: ``python -m tests.bench.carryover``, some minutes.
+The table in book/simulations.md: ``python -m tests.bench.carryover``, some minutes.
 
 With ``--steady RECORD`` it prints how many passes of a turn's work it takes until the baseline is
 steady.  Measure once with many passes, ``pgstudies run STUDY -p among_others=8``.  What is printed

@@ -1,6 +1,6 @@
 """Comparisons of a server with itself, simulated: false alarms of verdicts and of every guard.
 
-The table in book/method.md: ``python -m tests.bench.comparisons``, 20 minutes.
+The table in book/simulations.md: ``python -m tests.bench.comparisons``, 20 minutes.
 """
 
 from __future__ import annotations

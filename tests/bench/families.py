@@ -1,6 +1,6 @@
 """Family errors and power on the simulated machines: joint sign flips beside Holm's correction.
 
-The table in book/method.md: ``python -m tests.bench.families``, 15 minutes.
+The table in book/simulations.md: ``python -m tests.bench.families``, 15 minutes.
 """
 
 from __future__ import annotations

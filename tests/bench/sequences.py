@@ -1,6 +1,6 @@
 """Confidence sequences on the simulated machines, with a look after every block.
 
-The table in book/method.md: ``python -m tests.bench.sequences``, five minutes.
+The table in book/simulations.md: ``python -m tests.bench.sequences``, five minutes.
 """
 
 from __future__ import annotations

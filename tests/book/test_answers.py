@@ -25,7 +25,7 @@ from pgapps.scorecard.judging import (
     require_clean,
     write_verdicts,
 )
-from pgapps.scorecard.pooling import of_reference
+from pgapps.scorecard.runs import of_reference
 from pgservers import paths
 from pgservers.errors import StudyError
 from pgstudies.analysis.agreement import judge, ratio_text
@@ -39,7 +39,7 @@ from pgstudies.records.verdicts import (
     together_file,
     verdict_files,
 )
-from tests.made_up import SWEPT, SWEPT_CLAIM, copied_rooms, swept_record
+from tests.made_up import SWEPT_CLAIM, copied_rooms, swept_record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -267,7 +267,7 @@ def test_a_page_says_where_its_charts_are_of_another_run_than_its_answer(place: 
     own = swept_record(place / "records" / "swept", "db2")
     assert between(own) == ""  # there is no reference
     kept = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
-    alone, several = (verdicts(2.4).with_columns(luck=pl.lit(x, pl.Float64)) for x in (None, 0.01))
+    alone, several = (verdicts(2.4).with_columns(runs=pl.lit(n, pl.Int64)) for n in (1, 6))
     write_verdicts(together_file("swept"), alone, kept.name)
     assert "All other charts and tables from here on are of this machine's run (" in between(own)
     assert between(kept) == ""
@@ -286,18 +286,6 @@ def test_what_is_drawn_depends_on_the_arguments_alone(place: Path) -> None:
     assert told() is not None
     assert verdict_strip(verdicts(1.9), record).data == before[0]
     assert today("swept", verdicts(1.9), None, None).data == before[1]
-
-
-def test_the_strip_says_what_another_reference_record_contradicts(place: Path) -> None:
-    base = place / "reference" / "swept"
-    older = swept_record(base, "db1", name="20260101T000000Z-a", parameters=SWEPT | {"seed": 2})
-    newest = swept_record(base, "db1", name="20260102T000000Z-a", parameters=SWEPT | {"sizes": [9]})
-    for kept, ratio in ((older, 0.5), (newest, 2.0)):
-        write_verdicts(kept / VERDICTS, verdicts(ratio), "abc")
-    strip = verdict_strip(verdicts(2.0), read_record(newest), told()).data
-    assert "depends on size" in strip
-    assert "holds by this record, reversed by that of 2026-01-01, with sizes = [1, 2]" in strip
-    assert ">this record" not in strip
 
 
 def test_the_strip_says_which_claims_have_changed_since_the_record_was_begun(place: Path) -> None:

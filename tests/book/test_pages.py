@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
 STUDY = HTML / "book" / "studies" / "cluster_order.html"
-PROSE = ["intro", "method", "rules", "glossary", "history", "environment", "references"]
+PROSE = [
+    *("intro", "method", "simulations", "rules", "glossary", "history", "environment"),
+    "references",
+]
 HOW_TO = [
     *("your-server", "on-your-server", "compare", "workload", "plans", "commits", "hosts"),
     *("security", "add-a-study", "reference"),

@@ -23,7 +23,7 @@ from pgapps.execution.run import Executed, run_study
 from pgapps.scorecard import scorecard as scorecards
 from pgapps.scorecard.checks import KEY, doubt, machine_of
 from pgapps.scorecard.judging import digest_of, judged, judged_by, keep, write_verdicts
-from pgapps.scorecard.pooling import of_reference
+from pgapps.scorecard.runs import of_reference
 from pgapps.scorecard.scorecard import SCHEMA, decided, holds_when, scorecard
 from pgapps.scorecard.table import (
     PICTURE,
@@ -39,11 +39,11 @@ from pgservers.errors import NotebookError, StudyError
 from pgstudies.analysis.agreement import HOLDS, agreement, judge
 from pgstudies.analysis.claims import Headline, claims
 from pgstudies.charts.outcomes import OUTCOMES, agreement_with
-from pgstudies.records.reading import UNDISTURBED, read_record
-from pgstudies.records.verdicts import VERDICTS, read_verdicts
+from pgstudies.records.reading import read_record
+from pgstudies.records.verdicts import VERDICTS
 from pgstudies.rooms import find_room, study_module
 from tests import made_up
-from tests.made_up import SWEPT, SWEPT_CLAIM, copied_rooms, swept_record, timeline
+from tests.made_up import SWEPT_CLAIM, copied_rooms, swept_record, timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -333,18 +333,16 @@ def of_twice(*columns: str) -> list[tuple[Any, ...]]:
     return scorecard().filter(pl.col("claim") == "twice").select(*columns).rows()
 
 
-def test_what_two_reference_records_disagree_on_is_not_replicated(references: Reference) -> None:
+def test_reference_records_of_other_sizes_and_code_stand_side_by_side(
+    references: Reference,
+) -> None:
     references(1, 0.5, "quick")
     references(2, 1.001)
     references(3, 2.0)
-    assert of_twice("record", "verdict", "reference") == [
-        (
-            "20260103T000000Z-a",
-            "not replicated: holds by this record, gone by that of 2026-01-02",
-            True,
-        ),
-        ("20260102T000000Z-a", "gone", False),
-        ("20260101T000000Z-a", "reversed", False),
+    assert of_twice("record", "verdict", "runs", "reference") == [
+        ("20260103T000000Z-a", "holds", 1, True),
+        ("20260102T000000Z-a", "gone", None, False),
+        ("20260101T000000Z-a", "reversed", None, False),
     ]
 
 
@@ -365,86 +363,41 @@ def test_a_record_on_another_number_of_cores_stands_beside_and_judges_nothing(
     assert beside.select("cores", "verdict").rows() == [(1, "reversed"), (2, "holds")]
 
 
-def test_what_records_of_two_sizes_disagree_on_depends_on_size(references: Reference) -> None:
-    references(1, 1.001, parameters=SWEPT | {"blocks": 6, "sizes": [1, 200]})
-    references(2, 2.0)
-    (verdict,) = of_twice("verdict")[0]
-    words = (
-        "depends on size: holds by this record, gone by that of 2026-01-01, with sizes = [1, 200]"
-    )
-    assert verdict == words
-
-
-def test_a_record_from_before_a_parameter_says_so(references: Reference) -> None:
-    references(1, 1.001, parameters={k: v for k, v in SWEPT.items() if k != "twice"})
-    references(2, 2.0)
-    (verdict,) = of_twice("verdict")[0]
-    words = "gone by that of 2026-01-01, without twice"
-    assert verdict == f"not replicated: holds by this record, {words}"
-
-
 CODE = {"procedure": "0123"}
-"""Digests of code, without which no records are alike."""
+"""Digests of code, without which no records are of one version."""
 
 
-def test_turns_in_parts_are_not_judged_together_with_whole_ones(references: Reference) -> None:
-    references(1, 2.2, code=CODE)
-    references(2, 2.0, part=UNDISTURBED, code=CODE)
-    assert of_twice("runs", "ratio")[0] == (1, pytest.approx(2.0))
-    references(3, 1.8, part=UNDISTURBED, code=CODE)
-    assert of_twice("runs", "ratio")[0] == (2, pytest.approx((2.0 * 1.8) ** 0.5))
+def test_six_reference_records_of_one_version_judge_together(references: Reference) -> None:
+    ratios = (4.0, 2.2, 1.8, 2.0, 1.9, 2.1, 2.05)
+    for day, two in enumerate(ratios, start=1):
+        at = f"2026-01-{day:02}T12:00:00+00:00"
+        session = {"started_at": at, "boot_id": f"boot {day % 3}"}
+        code = {"procedure": "4567"} if two == 4.0 else CODE
+        newest = references(day, two, code=code, sessions=[session], started_at=at)
+    together, *alone = of_twice("runs", "low", "high", "verdict", "current", "record")
+    assert together[:3] == (6, pytest.approx(1.8), pytest.approx(2.2))
+    assert together[3:] == ("holds", True, f"{newest.name} and those alike")
+    assert [row[1] for row in alone] == pytest.approx([*ratios[::-1]])
+    assert all(row[0] is None and not row[4] for row in alone)
+    assert "standard size, 6 runs" in " ".join(in_text(scorecard()).split())
 
 
-def test_blocks_that_were_added_after_a_look_do_not_judge(references: Reference) -> None:
-    references(1, 2.2, code=CODE)
-    references(2, 2.0, blocks=5, seen=["20260101T000000Z-a"], code=CODE)
-    references(3, 1.8, code=CODE)
-    assert of_twice("runs", "ratio")[0] == (2, pytest.approx((2.2 * 1.8) ** 0.5))
-
-
-def test_reference_records_alike_judge_together(references: Reference) -> None:
-    references(1, 2.0, parameters=SWEPT | {"blocks": 6, "pause_s": 1.0}, code=CODE)
-    for day, two in ((2, 2.2), (3, 2.0), (4, 1.8)):
-        references(day, two, code=CODE)
-    (together, *alone) = of_twice("runs", "ratio", "low", "high", "verdict", "current")
-    runs, ratio, low, high, verdict, is_current = together
-    assert (runs, verdict, is_current) == (3, "holds", True)
-    assert ratio == pytest.approx((2.2 * 2.0 * 1.8) ** (1 / 3))
-    assert low < 1.8  # with two degrees of freedom
-    assert high > 2.2
-    assert [row[1] for row in alone] == pytest.approx([1.8, 2.0, 2.2, 2.0])
-    assert all(row[0] is None and not row[-1] for row in alone)
-
-
-@pytest.mark.parametrize("code", [{"procedure": "4567"}, CODE | {"hash_2008": "89ab"}])
-def test_runs_of_other_code_show_luck_and_judge_nothing(
-    references: Reference, code: dict[str, str]
+def test_with_fewer_than_six_runs_the_newest_judges_and_says_how_many(
+    references: Reference,
 ) -> None:
-    references(1, 2.2, code=code)
-    references(2, 2.0, code=CODE)
-    (runs, ratio, low, luck) = of_twice("runs", "ratio", "low", "luck")[0]
-    assert (runs, ratio, luck) == (1, pytest.approx(2.0), pytest.approx(math.log(1.1) / 2**0.5))
-    assert low == pytest.approx(2.0 * math.exp(-12.7062 * luck), rel=1e-3)
-
-
-def test_a_pooled_verdict_hangs_on_how_far_copies_differ(references: Reference) -> None:
-    references(1, 2.2, code=CODE)
-    newest = references(2, 2.1, code=CODE)
-    apart = {"aa": 3.0, "aa_low": 2.9, "aa_high": 3.1}
-    told = [row | apart for row in read_verdicts(newest / VERDICTS).iter_rows(named=True)]
-    write_verdicts(newest / VERDICTS, pl.DataFrame(told), "abc")
-    found = of_reference("swept")
-    assert found is not None
-    (verdict,) = found[1].filter(pl.col("claim") == "twice")["verdict"]
-    assert verdict.startswith("not judged: two copies of one arm differ by")
-
-
-def test_a_verdict_that_rests_on_one_run_is_opened_by_the_others(references: Reference) -> None:
     references(1, 1.6, code=CODE)
     references(2, 2.6, code=CODE)
-    (together, newest, older) = of_twice("verdict")
-    assert (newest, older) == (("holds",), ("holds",))
-    assert together[0].startswith("inconclusive")
+    assert of_twice("runs", "ratio", "verdict")[0] == (2, pytest.approx(2.6), "holds")
+    cards = scorecard()
+    assert "6 blocks, standard size, two runs" in " ".join(in_text(cards).split())
+    assert "; two runs</small>" in score_front(cards).data
+    assert "standard size, two runs" in SCORES.score_table(cards).data
+    is_other = (pl.col("claim") == "alike") & pl.col("reference")
+    more = cards.with_columns(runs=pl.when(is_other).then(3).otherwise("runs"))
+    for shown in (in_text(more), SCORES.score_table(more).data):
+        words = " ".join(shown.split())
+        assert "two runs" in words
+        assert "three runs" in words
 
 
 def test_an_unknown_study_is_named() -> None:
@@ -468,10 +421,7 @@ def test_the_text_fits_79_columns_and_says_every_verdict(cards: pl.DataFrame) ->
     words = " ".join(text.split())
     assert "12 more blocks" in words
     assert "A study of nothing (Nobody, 2026) " in words
-    assert (
-        "1 gone; 1 reversed; 1 inconclusive; 1 not replicated; 1 depend on size; 1 not judged; "
-        "1 not tested." in words
-    )
+    assert "1 gone; 1 reversed; 1 inconclusive; 1 not judged; 1 not tested." in words
 
 
 def test_the_text_without_any_record_says_so(cards: pl.DataFrame) -> None:
@@ -653,8 +603,8 @@ def test_what_the_claims_came_to_is_counted_with_the_claims_themselves(
 def test_claims_by_a_stand_in_bear_a_sign_and_are_counted_apart(cards: pl.DataFrame) -> None:
     is_one = pl.col("claim").is_in(cards["claim"][[0, -1]].to_list())  # holds, and is not tested
     stood = cards.with_columns(stand_in=pl.when(is_one).then(pl.lit("A twin stands for <it>.")))
-    assert decided(cards) == "6 of 11 decided"
-    assert decided(stood) == "6 of 11 decided, 1 of these by a stand-in"
+    assert decided(cards) == "6 of 9 decided"
+    assert decided(stood) == "6 of 9 decided, 1 of these by a stand-in"
     for shown in (score_front(stood).data, SCORES.score_table(stood).data):
         assert shown.count("A twin stands for &lt;it&gt;.") >= 2
         assert "A twin stands for <it>" not in shown
@@ -814,3 +764,19 @@ def test_the_words_say_what_the_rule_does(published: float, ratio: float, margin
     if abs(ratio / at_least - 1) > 1e-9:
         held = agreement(published, ratio, ratio, ratio, margin) in HOLDS[:2]
         assert held == (ratio > at_least)
+
+
+def test_what_no_post_claims_is_listed_apart_and_not_counted() -> None:
+    some = (
+        made_up.cards("swept")
+        .head(3)
+        .with_columns(beyond=pl.Series([False, False, True]), reference=pl.lit(value=True))
+    )
+    text = in_text(some)
+    assert text.count("Beyond the post") == 1
+    counts = [part.count("A claim of") for part in text.split("Beyond the post")]
+    assert [counts[0] // 2, counts[1] // 2] == [2, 1]  # the words are there twice
+    assert "2 claims: " in text
+    front = score_front(some).data
+    assert "Of 2 claims" in front
+    assert front.index("claim 1 of") < front.index("Beyond the post") < front.index("claim 2 of")

@@ -75,7 +75,6 @@ def test_without_headlines_all_claims_are_asked(monkeypatch: pytest.MonkeyPatch)
         ("inconclusive: 1 more block", "6 blocks do not decide it, 1 more may", 7),
         ("not tested: no record", "no record", None),
         ("not judged: two copies differ", "two copies differ", None),
-        ("not replicated", "it was measured once, and that does not decide it", None),
     ],
 )
 @pytest.mark.parametrize("profile", ["quick", None])
@@ -90,7 +89,7 @@ def test_what_is_missing_names_the_command_that_measures_it(
 
 def test_the_outcomes_that_judge_are_those_of_the_sum() -> None:
     judged = {word for word in OUTCOMES if is_judged({"verdict": f"{word}: because"})}
-    left_open = {"inconclusive", "not replicated", "depends on size", "not judged", "not tested"}
+    left_open = {"inconclusive", "not judged", "not tested"}
     assert judged == set(OUTCOMES) - left_open
 
 

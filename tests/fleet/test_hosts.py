@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import polars as pl
 import pytest
 
-from pgapps.fleet.hosts import by_host, host_records, judged_by_host, lines_of_hosts, pooled
+from pgapps.fleet.hosts import (
+    by_all_hosts,
+    by_host,
+    host_records,
+    judged_by_host,
+    lines_of_hosts,
+)
 from pgapps.markup import save
 from pgservers import paths
 from pgservers.errors import SpaceError, StudyError
 from pgstudies import effect_chart
+from pgstudies.analysis.agreement import judge
 from pgstudies.records.reading import read_record
 from pgstudies.records.writing import write_whole
 from tests.made_up import ROOMS, SWEPT, swept_record
@@ -75,71 +80,53 @@ def test_each_host_is_judged_by_the_notebook(
         "b": "gone",
         "c": "holds, much stronger",
     }
-    together = pooled(judged)
-    assert together.select("hosts", "holds").rows() == [(3, 2)]
+    together = by_all_hosts("swept", judged)
+    assert together.select("hosts", "holds", "ratio").rows() == [(3, 2, None)]
     lines = "\n".join(lines_of_hosts(found, judged, together))
     assert "twice: Two are twice as many as one." in lines
-    assert "holds on 2 of 3 hosts; together 2.5" in lines
+    few = "3 hosts: too few to be judged together, six are needed"
+    assert f"holds on 2 of 3 hosts; {few}" in lines
+    assert lines.count("6 blocks, one run") == 3
     rows = by_host(judged, together)
-    assert rows["candidate"].to_list() == ["c", "b", "a", "all hosts"]
+    assert rows["candidate"].to_list() == ["c", "b", "a"]
     chart = effect_chart(rows, description="Ratio for every claim, by host.")
     assert save(chart, tmp_path / "hosts.svg").stat().st_size > 1000
     assert not list(tmp_path.rglob("*.ipynb"))
 
 
-def judged_frame(*hosts: tuple[float, float], verdict: str = "holds") -> pl.DataFrame:
-    """Hosts whose log ratio and its standard error are these."""
-    return pl.DataFrame(
-        [
-            {
-                "host": f"h{n}",
-                "claim": "c",
-                "text": "A claim.",
-                "published_ratio": 2.0,
-                "ratio": math.exp(centre),
-                "low": math.exp(centre - 1.959964 * error),
-                "high": math.exp(centre + 1.959964 * error),
-                "blocks": 10,
-                "margin": 0.02,
-                "verdict": verdict,
-            }
-            for n, (centre, error) in enumerate(hosts)
-        ]
-    )
+def judged_frame(*ratios: float, verdict: str = "holds") -> pl.DataFrame:
+    """Hosts that found these ratios."""
+    same: dict[str, Any] = {"claim": "c", "text": "A claim.", "kind": "direction"}
+    same |= {"published_ratio": 2.0, "metric": "cpu_s", "blocks": 10, "margin": 0.02}
+    rows = [
+        {"ratio": ratio, "low": ratio / 1.01, "high": ratio * 1.01, "verdict": verdict} | same
+        for ratio in ratios
+    ]
+    hosts = pl.Series("host", [f"h{n}" for n in range(len(ratios))])
+    return pl.DataFrame(rows, schema=judge([], pl.DataFrame()).schema).insert_column(0, hosts)
 
 
-def test_hosts_that_agree_are_averaged_by_their_precision() -> None:
-    row = pooled(judged_frame((0.5, 0.1), (0.5, 0.2), (0.5, 0.1))).row(0, named=True)
-    assert row["ratio"] == pytest.approx(math.exp(0.5))
-    assert (row["tau"], row["i2"]) == (0.0, 0.0)
-    # 1 / sqrt(100 + 25 + 100), and Student's t with two degrees of freedom
-    assert math.log(row["high"] / row["ratio"]) == pytest.approx(4.302653 / 15, rel=1e-5)
-
-
-def test_hosts_that_differ_are_heterogeneous() -> None:
-    row = pooled(judged_frame((0.0, 0.01), (1.0, 0.01), (2.0, 0.01))).row(0, named=True)
-    assert row["ratio"] == pytest.approx(math.exp(1.0), rel=1e-3)
-    assert row["tau"] == pytest.approx(1.0, rel=1e-3)  # the standard deviation of 0, 1, 2
-    assert row["i2"] > 0.99
-    assert row["low"] < 1 < row["high"]
+def test_six_hosts_judge_as_six_runs_do() -> None:
+    judged = judged_frame(2.0, 2.2, 1.9, 2.1, 2.3, 1.8)
+    together = by_all_hosts("hash_index", judged)
+    row = together.row(0, named=True)
+    assert (row["hosts"], row["holds"], row["verdict"]) == (6, 6, "holds")
+    assert (row["low"], row["high"]) == pytest.approx((1.8, 2.3))
+    assert by_host(judged, together)["candidate"].to_list()[-1] == "all hosts"
+    lines = [*lines_of_hosts(pl.DataFrame(), judged, together)]
+    together_words = f"together {row['ratio']:.3f} (1.800 to 2.300): holds"
+    assert lines[1] == f"  holds on 6 of 6 hosts; {together_words}"
 
 
 @pytest.mark.parametrize("verdict", ["not tested: no compiler", "not judged: the plan is another"])
-def test_one_host_is_not_pooled_and_one_that_did_not_judge_does_not_count(verdict: str) -> None:
-    assert pooled(judged_frame((0.5, 0.1))).select("hosts", "ratio").rows() == [(1, None)]
-    nothing = judged_frame((0.5, 0.1), verdict=verdict)
-    assert pooled(nothing).select("hosts", "holds").rows() == [(0, 0)]
-
-
-def test_the_pooled_interval_covers_what_it_says() -> None:
-    """Of 400 sets of five hosts around a known mean, about 95 % of the intervals hold it."""
-    draw = np.random.default_rng(7)
-    covered = 0
-    for _ in range(400):
-        centres = draw.normal(0.3, 0.2, 5) + draw.normal(0, 0.05, 5)
-        row = pooled(judged_frame(*((c, 0.05) for c in centres))).row(0, named=True)
-        covered += row["low"] <= math.exp(0.3) <= row["high"]
-    assert 0.92 <= covered / 400 <= 0.98
+def test_fewer_hosts_are_not_judged_together_and_one_that_did_not_judge_does_not_count(
+    verdict: str,
+) -> None:
+    five = by_all_hosts("hash_index", judged_frame(*[2.0] * 5))
+    assert five.select("hosts", "ratio").rows() == [(5, None)]
+    assert five["verdict"][0].startswith("5 hosts: too few to be judged together")
+    nothing = by_all_hosts("hash_index", judged_frame(*[2.0] * 6, verdict=verdict))
+    assert nothing.select("hosts", "holds", "ratio").rows() == [(0, 0, None)]
 
 
 def gate(word: str) -> dict[str, str]:

@@ -55,7 +55,7 @@ def test_the_question_of_a_study_is_what_its_notebook_says_below_its_title() -> 
     assert question(STUDY) == told
 
 
-def test_a_chart_has_at_most_six_outcomes_in_its_legend_and_each_in_its_tooltip(
+def test_a_chart_has_at_most_five_outcomes_in_its_legend_and_each_in_its_tooltip(
     cards: pl.DataFrame,
 ) -> None:
     spec = CHARTS.score_chart(cards, description="Claims.").to_dict()
@@ -63,7 +63,7 @@ def test_a_chart_has_at_most_six_outcomes_in_its_legend_and_each_in_its_tooltip(
     assert {row["outcome"] for row in rows} == set(list(OUTCOMES)[:-1])
     legends = [layer["encoding"].get("color", {}).get("scale") for layer in spec["layer"]]
     domains = {tuple(scale["domain"]) for scale in legends if scale}
-    assert [*map(len, domains)] == [6]
+    assert [*map(len, domains)] == [5]
     assert {row["group"] for row in rows} == set(*domains)
 
 

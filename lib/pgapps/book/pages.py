@@ -19,6 +19,7 @@ from docutils import nodes
 
 from pgservers import paths
 from pgservers.shown import markdown
+from pgstudies.analysis.agreement import by_several
 from pgstudies.charts.style import MIME
 from pgstudies.records.format import INFO
 from pgstudies.records.reading import read_info, where_of
@@ -310,7 +311,7 @@ def with_whose_charts(document: Document) -> Document:
         return document
     where = f"this machine's run ({markdown(where_of(read_info(record)))})"
     if record.is_relative_to(paths.REFERENCE_RECORDS):
-        if record.name == reference.record.name and not reference.verdicts["luck"].count():
+        if record.name == reference.record.name and not by_several(reference.verdicts):
             return document
         where = "this page's record alone"
     text = (

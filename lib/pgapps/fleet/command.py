@@ -242,7 +242,8 @@ def hosts(
     """Print on how many hosts a study's claims hold, given a record from each host.
 
     The records may be other people's: their format, whether they are complete, and
-    the state of the machine when it measured are checked first.
+    the state of the machine when it measured are checked first.  Six hosts or more
+    also judge each claim together, a host counting as one number.
 
     \b
     Examples:

@@ -1,26 +1,25 @@
-"""One study on several hosts: its claims judged on each, and pooled."""
+"""One study on several hosts: its claims judged on each, and by all together."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import polars as pl
-from scipy.stats import norm, t
-from statsmodels.stats.meta_analysis import combine_effects
 
 from pgservers.errors import StudyError
-from pgstudies.analysis.agreement import HOLDS, NOT_JUDGED, NOT_TESTED
+from pgstudies.analysis.agreement import HOLDS, NOT_JUDGED, NOT_TESTED, RUNS
 from pgstudies.charts.effects import effect_chart
-from pgstudies.records.reading import read_record
+from pgstudies.charts.outcomes import runs_text
+from pgstudies.records.reading import read_info, read_record
 
 from ..markup import save
 from ..scorecard.judging import judged
+from ..scorecard.runs import judged_together
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from pgstudies.records.reading import Record
 
@@ -33,7 +32,8 @@ def host_lines(paths: Sequence[Path], *, chart: Path | None = None) -> Iterator[
     """
     records = host_records(paths)
     judged = judged_by_host(records)
-    together = pooled(judged)
+    counted = records.filter(pl.col("left_out").is_null())["path"][0]
+    together = by_all_hosts(read_info(Path(counted))["study"], judged)
     yield from lines_of_hosts(records, judged, together)
     if chart is not None:
         rows = by_host(judged, together)
@@ -104,60 +104,29 @@ def judged_by_host(records: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(frames)
 
 
-def pooled(judged: pl.DataFrame) -> pl.DataFrame:
-    """The pooled effect of every claim over the hosts, one row per claim.
+def by_all_hosts(study: str, judged: pl.DataFrame) -> pl.DataFrame:
+    """Every claim over the hosts, one row per claim, a host counting as one number.
 
     ``judged`` is a table of ``judged_by_host``.  Columns: claim, text, hosts (on which it was
-    judged), holds (on how many), ratio, low, high, published_ratio, tau (standard deviation of the
-    true log ratio between hosts), i2 (the part of the variation that is between hosts).
-
-    Random effects on the log scale, Paule and Mandel's variance between hosts (1982), intervals
-    after Hartung and Knapp (2001) with k − 1 degrees of freedom, never narrower than the usual
-    random-effects ones with the same (Röver, Knapp and Friede, 2015).  The error of a host is taken
-    from its interval, as if it were normal.  With one host there is nothing to pool: the last five
-    but published_ratio are null.
+    judged), holds (on how many), published_ratio, ratio, low, high, verdict: by all hosts, as
+    ``judged_together`` judges runs.  With fewer than ``RUNS`` hosts there is no ratio, and verdict
+    says so.
     """
     rows = []
-    for (claim,), part in judged.group_by("claim", maintain_order=True):
+    for row in judged_together(study, judged.partition_by("host", maintain_order=True)):
+        part = judged.filter(pl.col("claim") == row["claim"])
         tested = part.filter(~pl.col("verdict").str.contains(f"^({NOT_TESTED}|{NOT_JUDGED})"))
-        rows.append(
-            {
-                "claim": claim,
-                "text": part["text"][0],
-                "hosts": tested.height,
-                "holds": tested["verdict"].is_in(HOLDS).sum(),
-                "published_ratio": part["published_ratio"][0],
-                **_pooled(tested.drop_nulls(["ratio", "low", "high"])),
-            }
-        )
+        hosts = {"hosts": tested.height, "holds": tested["verdict"].is_in(HOLDS).sum()}
+        count = row["runs"] or 0
+        if count < RUNS:
+            few = f"{count} {_hosts(count)}: too few to be judged together, six are needed"
+            row.update(ratio=None, low=None, high=None, verdict=few)
+        rows.append(row | hosts)
     schema: dict[str, pl.DataType] = {"claim": pl.String(), "text": pl.String()}
     schema |= dict.fromkeys(["hosts", "holds"], pl.Int64())
-    floats = ["published_ratio", "ratio", "low", "high", "tau", "i2"]
-    schema |= dict.fromkeys(floats, pl.Float64())
-    return pl.DataFrame(rows, schema=schema)
-
-
-def _pooled(tested: pl.DataFrame) -> dict[str, float]:
-    if tested.height < 2:
-        return {}
-    width = pl.col("high").log() - pl.col("low").log()
-    error = (tested.select(width / (2 * norm.ppf(0.975))).to_series()).to_numpy()
-    # An interval without width, as of counts, would weigh infinitely much.
-    with np.errstate(divide="ignore"):  # where hosts agree better than their errors say
-        found = combine_effects(
-            tested["ratio"].log().to_numpy(), np.maximum(error, 1e-6) ** 2, method_re="iterated"
-        )
-    centre = float(found.mean_effect_re)
-    half = t.ppf(0.975, tested.height - 1) * max(
-        float(found.sd_eff_w_re), float(found.sd_eff_w_re_hksj)
-    )
-    return {
-        "ratio": math.exp(centre),
-        "low": math.exp(centre - half),
-        "high": math.exp(centre + half),
-        "tau": math.sqrt(max(0.0, float(found.tau2))),
-        "i2": max(0.0, float(found.i2)),
-    }
+    schema |= dict.fromkeys(["published_ratio", "ratio", "low", "high"], pl.Float64())
+    schema |= {"verdict": pl.String()}
+    return pl.DataFrame([{name: row[name] for name in schema} for row in rows], schema=schema)
 
 
 def by_host(judged: pl.DataFrame, together: pl.DataFrame) -> pl.DataFrame:
@@ -174,9 +143,8 @@ def by_host(judged: pl.DataFrame, together: pl.DataFrame) -> pl.DataFrame:
     whole = (
         together.drop_nulls("ratio")
         .select(
-            "ratio", "low", "high", "published_ratio",
-            step="claim", candidate=pl.lit("all hosts"), verdict=pl.lit("pooled"),
-            blocks=pl.lit(None, pl.Int64()),
+            "ratio", "low", "high", "published_ratio", "verdict",
+            step="claim", candidate=pl.lit("all hosts"), blocks=pl.lit(None, pl.Int64()),
         )
         .join(widest, on="step")
     )  # fmt: skip
@@ -192,7 +160,8 @@ def lines_of_hosts(
 ) -> Iterator[str]:
     """Every record and why it does not count, then every claim: lines for a terminal."""
     for row in records.iter_rows(named=True):
-        state = f"left out: {row['left_out']}" if row["left_out"] else f"{row['blocks']} blocks"
+        measured = f"{row['blocks']} blocks, {runs_text(1)}"
+        state = f"left out: {row['left_out']}" if row["left_out"] else measured
         yield f"{row['host'] or row['path']}: {row['server'] or ''} {state}".replace(":  ", ": ")
         if row["findings"]:
             yield f"  found there before measuring: {row['findings']}"
@@ -202,13 +171,11 @@ def lines_of_hosts(
             yield "  judged on no host"
             yield from _verdicts(judged, row["claim"])
             continue
-        words = f"  holds on {row['holds']} of {row['hosts']} {_hosts(row['hosts'])}"
+        words = row["verdict"]
         if row["ratio"] is not None:
-            words += (
-                f"; together {row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f}), "
-                f"I² {row['i2']:.0%}"
-            )
-        yield words
+            figures = f"{row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+            words = f"together {figures}: {words}"
+        yield f"  holds on {row['holds']} of {row['hosts']} {_hosts(row['hosts'])}; {words}"
         yield from _verdicts(judged, row["claim"])
 
 

@@ -7,12 +7,15 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
 from pgservers import paths
 from pgservers.errors import StudyError
 from pgservers.files import temporary_directory, write_file
 from pgservers.terminal import say
 from pgstudies.analysis.agreement import RULES_VERSION
 from pgstudies.analysis.claims import origins, rules
+from pgstudies.records.counts import INSTRUCTIONS, claims_counted
 from pgstudies.records.format import INFO
 from pgstudies.records.reading import content_of, read_info, sample_files
 from pgstudies.records.verdicts import (
@@ -25,11 +28,9 @@ from pgstudies.records.verdicts import (
 from pgstudies.rooms import find_room
 
 from ..execution.run import run_study
-from .pooling import of_reference
+from .runs import of_reference
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from ..execution.run import Executed
 
 
@@ -99,7 +100,7 @@ def keep_reference() -> list[Path]:
 
 
 def keep_together(study: str) -> list[Path]:
-    """Store the pooled verdicts of a study's reference records; returns the file if it changed."""
+    """Store the verdicts by all reference records of a study; returns the file if it changed."""
     found, file = of_reference(study), together_file(study)
     if found is None:
         return []
@@ -150,11 +151,15 @@ def digest_of(study: str, record: Path) -> str:
     """A digest of all that the verdicts on a record depend on.
 
     That is the code of the notebook and of modules beside it, the claims but for their words, the
-    post's numbers, what was measured, and the version of the rules by which that is analysed.
+    post's numbers, what was measured and counted, and the version of the rules by which that is
+    analysed.
     """
     room = find_room(study)
     parts = [INFO, *sample_files(record, read_info(record))]
-    rules_text = json.dumps([RULES_VERSION, room.code, rules(study)], sort_keys=True)
+    known = rules(study)
+    asked = [rule["id"] for rule in known if rule["judged_by"] == INSTRUCTIONS]
+    counted = claims_counted().filter(pl.col("claim").is_in(asked)).rows() if asked else []
+    rules_text = json.dumps([RULES_VERSION, room.code, known, counted], sort_keys=True)
     digest = hashlib.sha256(rules_text.encode())
     contents = {f: f.read_bytes() for f in room.directory.glob("*.csv")}
     contents |= {record / name: content_of(record, name) for name in parts}

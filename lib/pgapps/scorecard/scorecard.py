@@ -18,11 +18,11 @@ from pgstudies.analysis.agreement import (
     MEASURES,
     MUCH_STRONGER,
     NOT_TESTED,
+    RUNS,
     UPWARD,
 )
 from pgstudies.analysis.claims import all_claims, origins
 from pgstudies.analysis.intervals import fewest_blocks
-from pgstudies.charts.claims import by_then
 from pgstudies.charts.outcomes import OUTCOMES, outcome_of
 from pgstudies.records.reading import (
     builds_note,
@@ -38,7 +38,7 @@ from pgstudies.records.reading import (
 from ..execution.executed import book_runs
 from .checks import machine_of
 from .judging import judged
-from .pooling import of_all_runs
+from .runs import of_all_runs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -54,13 +54,11 @@ SCHEMA: dict[str, pl.DataType] = {
     **dict.fromkeys(["published_ratio", "ratio", "low", "high", "beside"], pl.Float64()),
     "blocks": pl.Int64(),
     "runs": pl.Int64(),
-    "luck": pl.Float64(),
     **dict.fromkeys(["verdict", "server", "release", "host", "date"], pl.String()),
     **dict.fromkeys(["profile", "record", "machine", "builds", "link"], pl.String()),
     **dict.fromkeys(["stand_in", "commit"], pl.String()),
     **dict.fromkeys(["stood_in", "stood_in_low", "stood_in_high"], pl.Float64()),
-    "current": pl.Boolean(),
-    "reference": pl.Boolean(),
+    **dict.fromkeys(["beyond", "current", "reference"], pl.Boolean()),
 }
 """The columns, in order."""
 
@@ -86,17 +84,17 @@ def scorecard(
     by; published_ratio at the size of the run; ratio with its 95 % interval from low to high;
     beside, the ratio by wall time where CPU time judged, and the other way round; verdict, one of
     ``agreement``, "inconclusive: n more blocks", "not judged: reason" or "not tested: reason";
-    runs, how many reference records alike judge the claim together, and luck, what they differ by
-    (standard deviation of the true log ratio), both null in the row of one record alone, and luck
-    where nothing was run twice; server, the version that the claim was judged on, and release,
-    such as 9.6 or 18; date (UTC) when the record was begun; builds, how its servers were built
-    where that differs; link, the place on the study's page, from the
-    directory of the studies; stand_in, what stands for what the post had, null where nothing does;
-    commit, that judges in place of a stand-in, whose ratio then is stood_in with its interval;
-    current, whether this is the record of the page, or without a page
-    the newest one, if possible with enough blocks for intervals; reference, whether it is the
-    newest reference record of the study.  Rows are in the order of the claims, each by its current
-    record first, then by the others from the newest on.  A record never judged before is replayed.
+    runs, by how many reference records of one version the claim was measured, which judge it
+    together where these are ``RUNS``, null in the row of one record alone; server, the version that
+    the claim was judged on, and release, such as 9.6 or 18; date (UTC) when the record was begun;
+    builds, how its servers were built where that differs; link, the place on the study's page, from
+    the directory of the studies; stand_in, what stands for what the post had, null where nothing
+    does; commit, that judges in place of a stand-in, whose ratio then is stood_in with its
+    interval; beyond, whether no post makes the claim; current, whether this is the record of the
+    page, or without a page the newest one, if possible with enough blocks for intervals;
+    reference, whether it is the newest reference record of the study.  Rows are in the order of the
+    claims, each by its current record first, then by the others from the newest on.  A record never
+    judged before is replayed.
     Raises StudyError for a study without claims.
     """
     known = origins()
@@ -208,8 +206,8 @@ def _reference(study: str) -> str | None:
 def _cards(record: Record, is_reference: bool, in_detail: bool) -> list[dict[str, dict[str, Any]]]:
     """The verdicts of a record, by claim, without columns that do not apply.
 
-    For the reference record, first the verdict pooled over all records alike; then, ``in_detail``,
-    its own where that differs.
+    For the reference record, first the verdicts by all records of its version; then, ``in_detail``,
+    its own of claims that several judge together.
     """
     about = {
         "host": host_of(record.info),
@@ -238,7 +236,7 @@ def _cards(record: Record, is_reference: bool, in_detail: bool) -> list[dict[str
         }
 
     found = cards(together)
-    several = [claim for claim, card in found.items() if (card.get("runs") or 0) > 1]
+    several = [claim for claim, card in found.items() if (card.get("runs") or 0) >= RUNS]
     for claim, card in found.items():
         card["reference"] = is_reference
         if claim in several:
@@ -251,15 +249,7 @@ _WORDS = {"text", "baseline"}  # the first may have been put better since
 
 
 def in_full(row: Mapping[str, Any]) -> str:
-    """A verdict of ``judge`` with the blocks an open one lacks, and by its record's own rule."""
-    verdict = _with_blocks(row)
-    then = by_then(row)
-    if then is None:
-        return verdict
-    return f"{verdict}{'; ' if ':' in verdict else ': '}{then}"
-
-
-def _with_blocks(row: Mapping[str, Any]) -> str:
+    """A verdict of ``judge`` with the blocks that an open one lacks."""
     more = (row.get("blocks_needed") or 0) - (row.get("blocks") or 0)
     verdict = str(row["verdict"])
     if outcome_of(verdict).word != "inconclusive" or more <= 0:
@@ -277,6 +267,11 @@ def _server(record: Record, candidate: str | None) -> dict[str, str | None]:
     number = version_number(version or record.info["server"].get("version_text"))
     release = _RELEASE.match(number)
     return {"server": number, "release": release[0] if release else number}
+
+
+def of_posts(cards: pl.DataFrame) -> pl.DataFrame:
+    """The claims that a post makes."""
+    return cards.filter(~pl.col("beyond").fill_null(value=False))
 
 
 def with_outcome(cards: pl.DataFrame) -> pl.DataFrame:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from pgstudies.analysis.agreement import NOT_TESTED
+from pgstudies.analysis.agreement import NOT_TESTED, RUNS
 from pgstudies.analysis.claims import headlines
-from pgstudies.charts.outcomes import outcome_of
+from pgstudies.charts.outcomes import outcome_of, runs_text
 
 from .scorecard import DECIDED
 
@@ -47,6 +47,8 @@ def missing(row: Mapping[str, Any]) -> tuple[str, str]:
     word, _, reason = row["verdict"].partition(": ")
     if word == NOT_TESTED:
         return reason or "it was not measured", command
+    if word == "inconclusive" and (row.get("runs") or 0) >= RUNS:
+        return f"{runs_text(row['runs'])} do not decide it", command
     if word == "inconclusive" and row["blocks"]:
         more = re.search(r"(\d+) more block", reason)
         number = int(more[1]) if more else row["blocks"]

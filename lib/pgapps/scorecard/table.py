@@ -16,15 +16,21 @@ from pgservers import paths
 from pgservers.paths import for_display
 from pgservers.shown import environment
 from pgservers.terminal import printable
-from pgstudies.analysis.agreement import MEASURES, MUCH_STRONGER, ratio_text
+from pgstudies.analysis.agreement import MEASURES, MUCH_STRONGER, RUNS, ratio_text
 from pgstudies.analysis.claims import all_claims, origins
 from pgstudies.charts.claims import answer
-from pgstudies.charts.outcomes import OUTCOMES, agreement_with, outcome_of
+from pgstudies.charts.outcomes import (
+    OUTCOMES,
+    agreement_with,
+    outcome_of,
+    runs_text,
+    usual_runs,
+)
 from pgstudies.records.reading import made_where
 from pgstudies.rooms import find_room
 
 from .checks import doubt, failures, in_short, read_checks
-from .scorecard import decided, in_full, in_sum, in_words, is_decided
+from .scorecard import decided, in_full, in_sum, in_words, is_decided, of_posts
 from .shown import shown
 
 if TYPE_CHECKING:
@@ -53,6 +59,7 @@ def score_front(cards: pl.DataFrame) -> HTML:
         now, own = now_and_here(part)
         origin = origins()[str(study)]
         claims = [row | {"left": left(row)} for row in side_by_side(part)]
+        runs = usual_runs(now)
         studies.append(
             {
                 "study": study,
@@ -61,19 +68,19 @@ def score_front(cards: pl.DataFrame) -> HTML:
                 "year": next(iter(re.findall(r"\d{4}", origin.post)), ""),
                 "answer": answer(str(study), now),
                 "doubt": doubt(now, checks),
-                "sum": in_sum(now),
-                "about": judged_where(now.row(0, named=True)),
+                "sum": "; ".join(filter(None, [in_sum(of_posts(now)), runs_text(runs)])),
+                "about": judged_where(now.row(0, named=True) | {"runs": runs}),
                 "own": judged_where(own.row(0, named=True)) if own.height else "",
                 "own_doubt": doubt(own, checks),
                 "checks": next(iter(checks["study"]), ""),
-                "own_sum": in_sum(own) if own.height else "",
+                "own_sum": in_sum(of_posts(own)) if own.height else "",
                 "claims": claims,
                 **shown(str(study), claims),
             }
         )
     now, here = (pl.concat(tables) for tables in zip(*_by_study(cards), strict=True))
-    told = decided(now), failures(checks), _worth(here, studies)
-    return _html("score_front", studies, came_to(cards), PICTURE, *told)
+    told = decided(of_posts(now)), failures(checks), _worth(here, studies)
+    return _html("score_front", studies, came_to(of_posts(cards)), PICTURE, *told)
 
 
 def question(study: str) -> str:
@@ -148,12 +155,14 @@ def side_by_side(part: pl.DataFrame) -> list[dict[str, Any]]:
     ``own`` has the key agreement: see ``agreement_with``; it is None where nothing was run here.
     """
     now, own = now_and_here(part)
+    usual = usual_runs(now)
     beside = {row["claim"]: row for row in own.iter_rows(named=True)}
     rows = []
     for row in now.iter_rows(named=True):
         here = beside.get(row["claim"])
         agreement = {"agreement": agreement_with(row, here)} if here else {}
-        rows.append(for_template(row) | {"own": for_template(here) | agreement if here else None})
+        shown_here = for_template(here) | agreement if here else None
+        rows.append(for_template(row, runs_text(row["runs"], usual)) | {"own": shown_here})
     return rows
 
 
@@ -194,13 +203,14 @@ def row_id(row: Mapping[str, Any]) -> str:
     return re.sub(r"[^a-z0-9]+", "-", f"{row['study']} {row['claim']}".lower())
 
 
-def for_template(row: Mapping[str, Any]) -> dict[str, Any]:
+def for_template(row: Mapping[str, Any], runs: str = "") -> dict[str, Any]:
     """The row, with what the templates show of it.
 
-    ``figures`` is our ratio and its interval, ``measure`` what it is a ratio of, ``by_wall`` the
-    ratio by wall time, where CPU time judged, or a dash.
+    ``figures`` is our ratio, and its interval with the words for ``runs``; ``measure`` what it is a
+    ratio of; ``by_wall`` the ratio by wall time, where CPU time judged, or a dash.
     """
     ratio, _, interval = ("", "", "") if row["ratio"] is None else interval_text(row).partition(" ")
+    interval = ", ".join(filter(None, [interval, runs]))
     return {
         **row,
         "id": row_id(row),
@@ -217,7 +227,7 @@ def interval_text(row: Mapping[str, Any]) -> str:
     if row["low"] is None:
         within = "no interval"
     elif row["low"] == row["high"]:
-        within = "in every block"
+        within = f"in every {'run' if (row.get('runs') or 0) >= RUNS else 'block'}"
     else:
         within = f"{ratio_text(row['low'])} to {ratio_text(row['high'])}"
     return f"{ratio_text(row['ratio'])} ({within})"
@@ -230,11 +240,11 @@ def then_and_now(row: Mapping[str, Any]) -> str:
 
 
 def judged_where(row: Mapping[str, Any]) -> str:
-    """By which run a row was judged: release, machine, date and size, and how many runs."""
+    """By which run a row was judged: release, machine, date and size, and how many runs it has."""
     if row["record"] is None:
         return "no record"
     where = made_where(row["server"], row["host"], row["date"], row["profile"])
-    return f"{where}, {row['runs']} runs" if (row["runs"] or 1) > 1 else where
+    return ", ".join(filter(None, [where, runs_text(row["runs"])]))
 
 
 def _html(macro: str, *values: object) -> HTML:
@@ -273,7 +283,7 @@ def in_text(cards: pl.DataFrame) -> str:
 
 def in_sentence(cards: pl.DataFrame) -> str:
     """How many claims of a ``scorecard`` came to what, now and on this machine, in words."""
-    now, own = (pl.concat(tables) for tables in zip(*_by_study(cards), strict=True))
+    now, own = (pl.concat(tables) for tables in zip(*_by_study(of_posts(cards)), strict=True))
     words = (
         f"{now.height} {'claim' if now.height == 1 else 'claims'}: {in_sum(now)}. {decided(now)}."
     )
@@ -306,7 +316,7 @@ def _open_lines(study: str, left_open: pl.DataFrame) -> Iterator[str]:
     reasons: dict[str, list[str]] = {}
     for row in left_open.iter_rows(named=True):
         claim = names.get(row["claim"], row["claim"])
-        reasons.setdefault(in_full(row | {"then": None}), []).append(claim)
+        reasons.setdefault(in_full(row), []).append(claim)
     common = sorted(reasons.items(), key=lambda item: -len(item[1]))
     for reason, claims in common[:MOST_REASONS]:
         yield from wrapped(f"Open: {'; '.join(claims)} ({reason}).", _INDENT)
@@ -335,17 +345,20 @@ def _study(study: str, part: pl.DataFrame) -> Iterator[str]:
     yield ""
     yield f"{'':{_COLUMN}}{'published':{_PUBLISHED}}now, with its 95 % interval"
     usual = _usual(now)
+    was_beyond = False
     for row in side_by_side(part):
+        if row["beyond"] and not was_beyond:
+            yield from ("", "Beyond the post:")
+            was_beyond = True
         yield from _claim(row, usual)
 
 
 def _about(name: str, rows: pl.DataFrame) -> Iterator[str]:
     """The outcomes of the rows, and the run that judged them."""
-    yield from wrapped(f"{name}: {in_sum(rows)}")
+    yield from wrapped(f"{name}: {in_sum(of_posts(rows))}")
     usual = _usual(rows)
     if usual["record"] is not None:
-        several = max(rows["runs"].drop_nulls().to_list(), default=1)
-        runs = f", with {several - 1} more alike" if several > 1 else ""
+        runs = f", {runs_text(usual['runs'])}" if usual["runs"] else ""
         yield from wrapped(
             f"{usual['host']}, PostgreSQL {usual['server']}, {usual['date']} UTC, "
             f"{usual['blocks']} blocks, {usual['profile'] or 'unknown'} size{runs}"
@@ -360,9 +373,8 @@ def _about(name: str, rows: pl.DataFrame) -> Iterator[str]:
 def _usual(part: pl.DataFrame) -> dict[str, Any]:
     """The values that most rows have; a row repeats only what differs."""
     found = part.drop_nulls("blocks") if part["blocks"].count() else part
-    return found.row(0, named=True) | {
-        name: found[name].mode().sort()[-1] for name in ("server", "blocks")
-    }
+    modes = {name: found[name].mode().sort()[-1] for name in ("server", "blocks")}
+    return found.row(0, named=True) | modes | {"runs": usual_runs(part)}
 
 
 def _claim(row: Mapping[str, Any], usual: Mapping[str, Any]) -> Iterator[str]:
@@ -372,6 +384,7 @@ def _claim(row: Mapping[str, Any], usual: Mapping[str, Any]) -> Iterator[str]:
         remarks.insert(0, f"on {row['server']}")
     if row["blocks"] not in {usual["blocks"], None}:
         remarks.insert(0, f"{row['blocks']} blocks")
+    remarks.insert(0, runs_text(row["runs"], usual["runs"]))
     text = "; ".join(filter(None, remarks))
     if row["ratio"] is not None:
         text = f"{row['published']:{_PUBLISHED}}{interval_text(row):{_FIGURES}}  {text}".rstrip()

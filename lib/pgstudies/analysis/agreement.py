@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import polars as pl
 
 from pgservers.errors import StudyError
 
+from ..records.counts import INSTRUCTIONS
 from .families import blocks_in_family, flipped
+from .intervals import MINIMUM_BLOCKS
 from .pairing import DECIMALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-RULES_VERSION = 3
+RULES_VERSION = 4
 """Raise it with a change of analysis, or of the reading of records, that can change a verdict: the
 verdicts kept are then judged anew.  ``tests/analysis/test_rules.py`` says when that is needed."""
 
@@ -39,11 +41,14 @@ NOT_TESTED = "not tested"
 NOT_JUDGED = "not judged"
 """Begins the verdict on a claim that was measured where it could not be judged."""
 
-NOT_REPLICATED = "not replicated"
-"""Begins the verdict on a claim of which two reference records of one size say the opposite."""
+COPIES_DIFFER = "two copies of one arm differ"
+"""Begins the reason why a claim is not judged that hangs on it."""
 
-DEPENDS_ON_SIZE = "depends on size"
-"""Begins the verdict on a claim of which reference records of different sizes say the opposite."""
+NOT_AMONG_ALL = "inconclusive: evident on its own, not among all claims"
+"""The verdict on a claim that would hold, or be reversed, if it were the only one."""
+
+RUNS, BOOTS = MINIMUM_BLOCKS, 3
+"""A claim is judged by several runs together if there are so many, of so many boots at least."""
 
 MUCH_STRONGER: Holding = "holds, much stronger"
 HOLDS = get_args(Holding)
@@ -69,7 +74,6 @@ class Claim:
         not_tested: Why this reproduction does not test the claim, or None.
         requires: What the server must give; see ``measuring.requirements``.
         size: The smallest size of a run that tests it; None: every size does.
-        then: The claim by the rule that the record was begun with, where that is another.
         commit: The commit whose servers are compared, or None.
         by_commit: The claim as it is judged where the run has the commit's servers.
 
@@ -87,7 +91,6 @@ class Claim:
     not_tested: str | None = None
     requires: tuple[str, ...] = ()
     size: str | None = None
-    then: Claim | None = None
     commit: str | None = None
     by_commit: Claim | None = None
 
@@ -155,6 +158,11 @@ def agreement(
     return "holds, weaker" if is_small else "holds, perhaps weaker"
 
 
+def by_several(judged: pl.DataFrame) -> bool:
+    """Whether a table of verdicts by all runs has a claim of enough runs to be judged by them."""
+    return bool((judged["runs"] >= RUNS).any())
+
+
 def ratio_text(value: float | None) -> str:
     """A ratio to three digits; a dash for none."""
     if value is None:
@@ -175,6 +183,7 @@ MEASURES = {
     "used_bytes": "memory used",
     "allocated_bytes": "memory allocated",
     "index_bytes": "size of the index",
+    "instructions": "instructions",
 }
 """What claims are judged by, in words."""
 
@@ -194,15 +203,14 @@ def judge(
 
     - claim, text, source, kind, published_ratio
     - metric: what it is judged by; ratio, low, high, blocks, margin: of the effect
-    - beside: the ratio by wall time where CPU time judged, by CPU time where wall time did; null
-      where the run has no such effect, or another metric judged
+    - beside: the ratio by wall time where CPU time judged, by CPU time where wall time or
+      instructions did; null where the run has no such effect, or another metric judged
     - p_family: the p-value of "no difference" among the claims of ``FAMILY`` that this run tests,
       by ``families.flipped``; null for all others, and with too few blocks
     - verdict: one of ``agreement``, which after "inconclusive" may say why, "not tested: reason" or
       "not judged: reason", as where the copies of an arm differ by so much that another verdict
       may be due. Without p_family ≤ 1 − level no claim of the family holds or is reversed
     - blocks_needed, baseline, candidate
-    - then: the verdict by the rule that the record was begun with, null if the same or unknown
     - aa, aa_low, aa_high: how far two copies of one arm differ in its step, null where unknown
     - commit: the commit by whose servers it is judged, null where it is not; then stood_in,
       stood_in_low, stood_in_high and stood_in_verdict are what its stand-in alone says
@@ -219,14 +227,28 @@ def judge(
             of = _found(claim, effects, not_run)
             of |= _verdict(claim, of, conditions.get(claim.id))
             row |= {f"stood_in{end}": of.get(name) for end, name in _STOOD_IN.items()}
-    changed = {claim.id for claim in claims if claim.then}
-    if changed:
-        earlier = [_answerable(claim.then or claim, effects, not_run) for claim in claims]
-        earlier = [_by_commit(claim, effects, not_run) for claim in earlier]
-        by_old_rules = _judged(earlier, effects, not_run, conditions)
-        then = {row["claim"]: row["verdict"] for row in by_old_rules if row["claim"] in changed}
-        rows = [row | {"then": then.get(row["claim"])} for row in rows]
     return pl.DataFrame(rows, schema=_SCHEMA)
+
+
+def counted_effects(claims: Iterable[Claim], counted: pl.DataFrame) -> pl.DataFrame:
+    """The rows of effects by which claims are judged whose measure is instructions.
+
+    ``counted`` is the table of ``claims_counted``: what is counted is the same in every run, so
+    that its rows stand beside those of any.  Columns: those of the claims' comparisons, metric,
+    ratio, low, high, margin, verdict.
+    """
+    forms = [(c, form) for c in claims for form in (c, c.by_commit) if form is not None]
+    rows = [
+        {**form.comparison, **row, "metric": INSTRUCTIONS, "margin": 0.02, "verdict": "counted"}
+        for claim, form in forms
+        if form.judged_by == INSTRUCTIONS
+        for row in counted.filter(
+            pl.col("claim") == claim.id, pl.col("by_commit") == (form.commit is not None)
+        )
+        .select("ratio", "low", "high")
+        .iter_rows(named=True)
+    ]
+    return pl.DataFrame(rows)
 
 
 def _by_commit(claim: Claim, effects: pl.DataFrame, not_run: Mapping[str, str]) -> Claim:
@@ -234,16 +256,6 @@ def _by_commit(claim: Claim, effects: pl.DataFrame, not_run: Mapping[str, str]) 
     other = claim.by_commit
     has_it = other is not None and "ratio" in _found(other, effects, not_run)
     return other if other is not None and has_it else claim
-
-
-def _answerable(claim: Claim, effects: pl.DataFrame, not_run: Mapping[str, str]) -> Claim:
-    """The claim, not tested where today's effects have no one row for it."""
-    try:
-        _found(claim, effects, not_run)
-    except StudyError as error:
-        reason = f"today's page cannot judge it ({str(error).rstrip('.')})"
-        return replace(claim, not_tested=reason)
-    return claim
 
 
 def _judged(
@@ -285,7 +297,7 @@ _SCHEMA: dict[str, pl.DataType] = {
     **dict.fromkeys(["margin", "p_family"], pl.Float64()),
     "verdict": pl.String(),
     "blocks_needed": pl.Int64(),
-    **dict.fromkeys(["baseline", "candidate", "then"], pl.String()),
+    **dict.fromkeys(["baseline", "candidate"], pl.String()),
     **dict.fromkeys(["aa", "aa_low", "aa_high"], pl.Float64()),
     "commit": pl.String(),
     **dict.fromkeys(["stood_in", "stood_in_low", "stood_in_high"], pl.Float64()),
@@ -295,11 +307,14 @@ _SCHEMA: dict[str, pl.DataType] = {
 NO_SUCH = "this run has no such comparison"
 """Said of a claim that fits no row of the effects."""
 
+NOT_COUNTED = "its instructions were not counted"
+"""The same of a claim about them: ``pgstudies run releases`` counts."""
+
 _STOOD_IN = {"": "ratio", "_low": "low", "_high": "high", "_verdict": "verdict"}
 
 _TESTED = get_args(Agreement)
 
-_OTHER = {"cpu_s": "duration_s", "duration_s": "cpu_s"}
+_OTHER = {"cpu_s": "duration_s", "duration_s": "cpu_s", "instructions": "cpu_s"}
 
 _OF_EFFECT = (
     *("metric", "ratio", "low", "high", "blocks", "margin"),
@@ -327,7 +342,8 @@ def _found(claim: Claim, effects: pl.DataFrame, not_run: Mapping[str, str]) -> d
     if metric is None:
         arms = [claim.comparison.get(side) for side in ("baseline", "candidate")]
         wanted = [claim.id, *claim.requires, *(arm for arm in arms if isinstance(arm, str))]
-        reason = next((not_run[name] for name in wanted if name in not_run), NO_SUCH)
+        none = NOT_COUNTED if claim.judged_by == INSTRUCTIONS else NO_SUCH
+        reason = next((not_run[name] for name in wanted if name in not_run), none)
         return row | {"verdict": f"{NOT_TESTED}: {reason}"}
     if by_metric[metric].height > 1:
         raise StudyError(
@@ -361,7 +377,7 @@ def _verdict(claim: Claim, row: Mapping[str, Any], unmet: str | None) -> dict[st
     if reason is None and unmet:
         reason = f"{NOT_JUDGED}: {unmet}"
     if reason is None and row["effect"] == "not valid":
-        reason = f"{NOT_JUDGED}: two copies of one arm differ in this step"
+        reason = f"{NOT_JUDGED}: {COPIES_DIFFER} in this step"
     claimed = 1.0 if claim.kind == "alike" else claim.threshold or published or 1.0
     return {"verdict": reason or gated(claimed, row, is_threshold=claim.threshold is not None)}
 
@@ -378,7 +394,7 @@ def gated(claimed: float, row: Mapping[str, Any], *, is_threshold: bool = False)
     verdict = moved(1)
     if side(verdict) in {None, side(moved(apart))} & {None, side(moved(1 / apart))}:
         return verdict
-    reason = f"two copies of one arm differ by {100 * (apart - 1):.2g} % in this step"
+    reason = f"{COPIES_DIFFER} by {100 * (apart - 1):.2g} % in this step"
     return f"{NOT_JUDGED}: {reason}, and the verdict hangs on it"
 
 
@@ -405,5 +421,4 @@ def _among(row: Mapping[str, Any], p_family: float) -> dict[str, Any]:
     if row["verdict"] not in (*HOLDS, "reversed") or p_family <= 1 - row["level"]:
         return {"p_family": p_family}
     needed = blocks_in_family(row["blocks"], p_family, level=row["level"])
-    verdict = "inconclusive: evident on its own, not among all claims"
-    return {"p_family": p_family, "verdict": verdict, "blocks_needed": needed}
+    return {"p_family": p_family, "verdict": NOT_AMONG_ALL, "blocks_needed": needed}

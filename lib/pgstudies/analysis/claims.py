@@ -21,7 +21,6 @@ from .agreement import UPWARD, Claim, Direction, Kind, ratio_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ..records.reading import Record
     from ..rooms import Room
 
 _TEXTS = ("id", "name", "text", "source", "kind", "direction", "judged_by")
@@ -91,6 +90,7 @@ class Entry(
     today: Today | None = None
     requires: list[str] = []
     size: str | None = None
+    beyond: bool = False
 
     def __post_init__(self) -> None:
         kind, threshold = self.kind, self.threshold
@@ -190,13 +190,10 @@ def claims(
     places: Mapping[str, object] = {},
     published: Mapping[str, float | None] = {},
     not_tested: str | None = None,
-    record: Record | None = None,
 ) -> list[Claim]:
     """The claims of a study for one run, in the file's order.
 
-    One that is ``by_commit`` has that form of it as well, for runs with the commit's servers.  A
-    claim that has been changed since ``record`` was begun has that record's version of it as
-    ``then``, where the record has the rules it was begun with.
+    One that is ``by_commit`` has that form of it as well, for runs with the commit's servers.
 
     ``places`` fills the placeholders; ``published`` has, by id, the published ratios at the size of
     this run where that is not the post's, None where the post gives none; ``not_tested`` says why
@@ -211,8 +208,6 @@ def claims(
     if unknown := published.keys() - {entry.id for entry in own}:
         known = ", ".join(entry.id for entry in own)
         raise StudyError(f"{study} has no claim {min(unknown)!r}; its claims are: {known}.")
-    then = {rule["id"]: rule for rule in (record.info.get("rules", []) if record else [])}
-    current = {rule["id"]: rule for rule in rules(study)}
 
     def made(entry: Entry, why: str | None) -> Claim:
         claim = Claim(
@@ -240,28 +235,7 @@ def claims(
         )
         return replace(claim, by_commit=of_commit)
 
-    found = []
-    for entry in own:
-        claim = made(entry, not_tested)
-        rule = then.get(entry.id)
-        if rule is not None and _without_words(rule) != _without_words(current[entry.id], rule):
-            try:  # the words of a rule are not kept
-                words = {"name": entry.name, "text": entry.text}
-                old = made(checked({**words, **rule}, Entry, "its rule then"), not_tested)
-            except StudyError as error:
-                old = made(entry, f"today's page cannot judge it ({str(error).rstrip('.')})")
-            claim = replace(claim, then=old)
-        found.append(claim)
-    return found
-
-
-def _without_words(rule: Mapping[str, Any], then: Mapping[str, Any] = {}) -> dict[str, Any]:
-    """A rule in which the reason why a claim is not tested is whether there is one.
-
-    Without the commit where the rule ``then`` had none: that record has no server of it, either.
-    """
-    kept = {k: v for k, v in rule.items() if k != "by_commit" or not then or k in then}
-    return {**kept, "not_tested": bool(rule.get("not_tested"))}
+    return [made(entry, not_tested) for entry in own]
 
 
 def all_claims() -> pl.DataFrame:
@@ -271,7 +245,7 @@ def all_claims() -> pl.DataFrame:
     where the post gives no figure), threshold (null where the claim names none); then as text, and
     null where the claim does not name it: step, case, baseline, candidate; and stand_in, sentences
     on what stands for what the post had, null where nothing does, and with_commit, on what does so
-    where the commit judges.
+    where the commit judges; beyond, whether no post makes the claim.
     """
     rows = [
         {name: getattr(entry, name) for name in (*_TEXTS, "published_ratio", "threshold")}
@@ -280,6 +254,7 @@ def all_claims() -> pl.DataFrame:
         | {
             "stand_in": _stood(entry, origin),
             "with_commit": _stood(entry, origin, but=origin.replaces),
+            "beyond": entry.beyond,
         }
         for study, origin in origins().items()
         for entry in _entries(study)
@@ -288,7 +263,8 @@ def all_claims() -> pl.DataFrame:
     schema: dict[str, pl.DataType] = dict.fromkeys(texts, pl.String())
     schema |= dict.fromkeys(["published_ratio", "threshold"], pl.Float64())
     more = [*_COMPARED, "stand_in", "with_commit"]
-    return pl.DataFrame(rows, schema=schema | dict.fromkeys(more, pl.String()))
+    schema |= dict.fromkeys(more, pl.String())
+    return pl.DataFrame(rows, schema=schema | {"beyond": pl.Boolean()})
 
 
 def _stood(entry: Entry, origin: Origin, but: Sequence[str] = ()) -> str | None:
@@ -306,8 +282,9 @@ def requirements(study: str) -> list[str]:
 
 def rules(study: str) -> list[dict[str, Any]]:
     """What the verdicts on the claims of a study depend on: its entries, but for words to read."""
+    words = {"name", "text", "today", "beyond"}
     return [
-        {key: value for key, value in entry.items() if key not in {"name", "text", "today"}}
+        {key: value for key, value in entry.items() if key not in words}
         for entry in msgspec.to_builtins(_entries(study))
     ]
 

@@ -11,13 +11,13 @@ from IPython.display import HTML
 
 from pgservers import paths
 
-from ..analysis.agreement import MEASURES, MUCH_STRONGER, NOT_REPLICATED, UPWARD, ratio_text
+from ..analysis.agreement import MEASURES, MUCH_STRONGER, UPWARD, by_several, ratio_text
 from ..analysis.claims import all_claims, claim_marks, claims_changed, figures, headlines, meanings
 from ..analysis.pairing import TIMES
 from ..records.reading import version_number, where_of
 from ..rooms import find_room
 from .effects import beside_chart
-from .outcomes import agreement_with, outcome_of
+from .outcomes import agreement_with, outcome_of, runs_text, usual_runs
 from .tables import TEMPLATES
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def verdict_strip(judged: pl.DataFrame, record: Record, reference: Reference | N
     table = _now(judged, reference)
     now = {row["claim"]: row for row in table.iter_rows(named=True)}
     told = reference.info if reference else record.info
-    there = ", ".join([where_of(told), *(_runs(table) if reference else [])])
+    usual = usual_runs(table) if reference else None
+    there = ", ".join(filter(None, [where_of(told), runs_text(usual)]))
     here, there = (record.where, there) if whose else (there, "")
     known = all_claims().filter(pl.col("study") == study)
     asked = _thresholds(known)
@@ -58,7 +59,8 @@ def verdict_strip(judged: pl.DataFrame, record: Record, reference: Reference | N
     for claim, row in now.items():
         beside = _template_row(own[claim]) | {"agreement": agreement_with(row, own[claim])}
         more = {"own": beside if there else None, "stand_in": stand_ins.get(claim)}
-        rows.append(_template_row(row | {"asked": asked.get(claim)}) | more)
+        words = {"asked": asked.get(claim), "in_runs": runs_text(row.get("runs"), usual)}
+        rows.append(_template_row(row | words) | more)
     text = TEMPLATES.get_template("claims.html").render(
         answer=answer(study, table),
         rows=rows,
@@ -77,7 +79,7 @@ def verdict_strip(judged: pl.DataFrame, record: Record, reference: Reference | N
 
 def _beside(record: Record, reference: Reference | None) -> str | None:
     """What the page calls a record that the reference does not judge by alone; None if it does."""
-    alone = reference and not (reference.verdicts["runs"] > 1).any()
+    alone = reference and not by_several(reference.verdicts)
     if reference is None or (alone and reference.record.name == record.path.name):
         return None
     return f"this {'record' if record.path.is_relative_to(paths.REFERENCE_RECORDS) else 'machine'}"
@@ -121,17 +123,6 @@ def _since(record: Record) -> list[str]:
     if seen:
         told.append(f"The run was begun after {len(seen)} alike: {', '.join(seen)}.")
     return told
-
-
-def _runs(kept: pl.DataFrame) -> list[str]:
-    """How many runs the reference judges by, and what lies between runs, in words."""
-    luck, runs = kept.drop_nulls("luck").select(pl.max("luck", "runs")).row(0)
-    if luck is None:
-        return []
-    return [
-        f"{f'up to {runs} runs' if runs > 1 else 'one run'}, with intervals that allow for what "
-        f"moves a claim's ratio between runs: up to {100 * luck:.2g} % (standard deviation)"
-    ]
 
 
 def today(study: str, judged: pl.DataFrame, reference: Reference | None, info: Any) -> HTML:
@@ -181,10 +172,10 @@ def _template_row(row: Mapping[str, Any]) -> dict[str, Any]:
     if row["low"] is not None and row["low"] != row["high"]:
         interval = f"{ratio_text(row['low'])} to {ratio_text(row['high'])}"
     reason = row["verdict"].removeprefix(outcome.word).removeprefix(": ")
-    far = distance(row) if outcome.word != NOT_REPLICATED else None
     asked = row.get("asked") if outcome.word == "inconclusive" else None
     if asked and (row["p_family"] or 1) <= 0.05 and (row["low"] > 1 or row["high"] < 1):
         asked = f"{_way(row)} for certain; {asked}"
+    told = [row.get("in_runs"), asked, reason, distance(row)]
     wall = row["beside"] if row["metric"] == "cpu_s" else None
     return {
         "text": row["text"],
@@ -196,14 +187,8 @@ def _template_row(row: Mapping[str, Any]) -> dict[str, Any]:
         "commit": (row.get("commit") or "")[:8],
         "stood_in": row.get("stood_in") and ratio_text(row["stood_in"]),
         "outcome": outcome,
-        "reason": "; ".join(filter(None, [asked, reason, far, by_then(row)])),
+        "reason": "; ".join(filter(None, told)),
     }
-
-
-def by_then(row: Mapping[str, Any]) -> str | None:
-    """The verdict by the rule that the record was begun with; None where the rule is the same."""
-    then = row.get("then")
-    return f"{then} by the rule that its record was begun with" if then else None
 
 
 def distance(row: Mapping[str, Any]) -> str | None:

@@ -6,11 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..analysis.agreement import DEPENDS_ON_SIZE, HOLDS, NOT_JUDGED, NOT_REPLICATED, NOT_TESTED
+from ..analysis.agreement import HOLDS, NOT_JUDGED, NOT_TESTED
 from .style import BASELINE, CANDIDATES, NEUTRAL, PATCHED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import polars as pl
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,6 @@ OUTCOMES = {
                 "the opposite"),
         Outcome("inconclusive", "inconclusive", "?", "inconclusive", CANDIDATES[2], "cross",
                 "this run cannot tell"),
-        Outcome(NOT_REPLICATED, "not replicated", "≠", "unreplicated", PATCHED, "arrow",
-                "two reference records of this size say the opposite"),
-        Outcome(DEPENDS_ON_SIZE, "depend on size", "↕", "unreplicated", PATCHED,
-                "triangle-left", "reference records of other sizes say the opposite"),
         Outcome(NOT_JUDGED, "not judged", "⊘", "unjudged", NEUTRAL, "wedge",
                 "measured where the claim's own condition was not met"),
         Outcome(NOT_TESTED, "not tested", "–", "untested", NEUTRAL, "stroke",
@@ -61,7 +59,21 @@ def outcome_of(verdict: str) -> Outcome:
     return OUTCOMES[verdict.partition(":")[0]]
 
 
-_OPEN = {"inconclusive", NOT_REPLICATED, NOT_JUDGED, NOT_TESTED}
+def runs_text(runs: int | None, usual: int | None = None) -> str:
+    """How many runs a claim has, "one run" or "6 runs"; empty where as usual, or unknown."""
+    if runs is None or runs == usual:
+        return ""
+    number = ("no", "one", "two", "three", "four", "five")[runs] if runs < 6 else runs
+    return f"{number} {'run' if runs == 1 else 'runs'}"
+
+
+def usual_runs(judged: pl.DataFrame) -> int | None:
+    """How many runs most of the claims have that have any; None where none has."""
+    found: list[int] = judged["runs"].drop_nulls().mode().sort().to_list()
+    return found[-1] if found else None
+
+
+_OPEN = {"inconclusive", NOT_JUDGED, NOT_TESTED}
 
 _SAME = set(HOLDS[:3])
 

@@ -37,7 +37,7 @@ class Reference:
 
     record: Path  # the directory of the newest of them
     info: Info  # its record.json
-    verdicts: pl.DataFrame  # the table of ``judge``, with the columns runs and luck
+    verdicts: pl.DataFrame  # the table of ``judge``, with the column runs
 
 
 def reference_verdicts(study: str) -> Reference | None:

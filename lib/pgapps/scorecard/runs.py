@@ -1,0 +1,130 @@
+"""Several runs of one version of a study, or several hosts, judged as the blocks of a run are."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from pgstudies.analysis.agreement import (
+    BOOTS,
+    COPIES_DIFFER,
+    FAMILY,
+    HOLDS,
+    NOT_AMONG_ALL,
+    NOT_JUDGED,
+    NOT_TESTED,
+    RUNS,
+    gated,
+)
+from pgstudies.analysis.claims import rules
+from pgstudies.analysis.families import flipped
+from pgstudies.analysis.intervals import estimate_rows
+from pgstudies.records.reading import conditions, newest_on_most_cores, read_info
+from pgstudies.records.verdicts import VERDICTS, read_verdicts, verdict_files
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from pgstudies.records.info import Info
+
+    Row = Mapping[str, Any]  # of a table of ``judge``
+
+
+def of_reference(study: str) -> tuple[Path, pl.DataFrame] | None:
+    """The newest reference record of a study, and the verdicts by all of its version.
+
+    The newest is that of ``newest_on_most_cores``.  None where no record has verdicts beside it.
+    """
+    files = verdict_files(study)
+    newest = newest_on_most_cores((file.parent, read_info(file.parent)) for file in files)
+    if newest is None:
+        return None
+    return newest, of_all_runs(study, newest, read_verdicts(newest / VERDICTS))
+
+
+def of_all_runs(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
+    """The verdicts on a reference record by all reference records of its version.
+
+    ``judged`` is the table of ``judge`` on ``record``; the result is that with one more column,
+    runs: by how many records the claim was measured, null where by none.  See ``judged_together``.
+    """
+    info = read_info(record)
+    own, runs = version(info), {record.name: (info, judged)}
+    for file in verdict_files(study):
+        info = read_info(file.parent)
+        if file.parent.name not in runs and own is not None and version(info) == own:
+            runs[file.parent.name] = info, read_verdicts(file)
+    boots = [{s["boot_id"] for s in info.get("sessions", [])} for info, _ in runs.values()]
+    rows = judged_together(study, [table for _, table in runs.values()], boots)
+    schema = dict(judged.schema) | {"runs": pl.Int64()}
+    return pl.DataFrame([{name: row.get(name) for name in schema} for row in rows], schema=schema)
+
+
+def version(info: Info) -> tuple[object, ...] | None:
+    """What runs have in common that judge together; None of a run that judges alone.
+
+    That is one that was not completed, is of uncommitted code or does not know its code.
+    """
+    is_dirty = (info.get("git") or {}).get("dirty")
+    if info["status"] != "complete" or is_dirty or not info.get("code"):
+        return None
+    return info.get("profile"), info["code"], *conditions(info)
+
+
+def judged_together(
+    study: str, tables: Sequence[pl.DataFrame], boots: Sequence[set[str | None]] | None = None
+) -> list[dict[str, Any]]:
+    """The rows of the first of several tables of ``judge``, with the verdicts of all together.
+
+    A table is of one run, or of one host, and each counts as one number.  The rows have one more
+    key, runs: how many tables have a ratio of the claim by the same metric and commit, or None.
+    Where these are at least ``RUNS``, and of ``BOOTS`` boots if ``boots`` are given for each table,
+    ratio, low, high and how far copies differ are estimated from them, and p_family is that among
+    all such claims of ``FAMILY``.  With fewer, the row is that of the first table.
+    """
+    by_claim = [{row["claim"]: row for row in table.iter_rows(named=True)} for table in tables]
+    thresholds = {rule["id"]: rule.get("threshold") for rule in rules(study)}
+    rows: list[dict[str, Any]] = []
+    family: list[tuple[dict[str, Any], list[float | None]]] = []
+    for claim, first in by_claim[0].items():
+        known = [table.get(claim) for table in by_claim]
+        known = [row if row and _is_measured(row) else None for row in known]
+        lead = next(filter(None, known), first)
+        by = lead["metric"], lead["commit"]
+        same = [row if row and (row["metric"], row["commit"]) == by else None for row in known]
+        found = [row for row in same if row]
+        rows.append(first | {"runs": len(found) or None})
+        seen = {boot for row, of in zip(same, boots or (), strict=False) if row for boot in of}
+        if len(found) < RUNS or (boots is not None and len(seen - {None}) < BOOTS):
+            continue
+        rows[-1] = row = lead | {"runs": len(found), "p_family": None, "blocks_needed": None}
+        row |= _estimated(found, "ratio", "low", "high")
+        if all(run["aa"] for run in found):
+            row |= _estimated(found, "aa", "aa_low", "aa_high")
+        threshold = thresholds.get(claim)
+        claimed = 1.0 if row["kind"] == "alike" else threshold or row["published_ratio"]
+        row["verdict"] = gated(claimed, row, is_threshold=threshold is not None)
+        if row["kind"] in FAMILY and not row["verdict"].startswith(NOT_JUDGED):
+            family.append((row, [math.log(run["ratio"]) if run else None for run in same]))
+    p_values = flipped([log_ratios for _, log_ratios in family]).p_value.tolist()
+    for (row, _), p_family in zip(family, p_values, strict=True):
+        row["p_family"] = p_family
+        if row["verdict"] in (*HOLDS, "reversed") and p_family > 0.05:
+            row["verdict"] = NOT_AMONG_ALL
+    return rows
+
+
+def _is_measured(row: Row) -> bool:
+    """Whether a run's ratio counts.  It does where its copies differ: those of all runs decide."""
+    word, _, reason = row["verdict"].partition(": ")
+    is_out = word == NOT_TESTED or (word == NOT_JUDGED and not reason.startswith(COPIES_DIFFER))
+    return row["ratio"] is not None and not is_out
+
+
+def _estimated(rows: Sequence[Row], *names: str) -> dict[str, float]:
+    """Estimate and interval, by these names, of the ratios that rows have by the first of them."""
+    found = estimate_rows([[math.log(row[names[0]]) for row in rows]])
+    return {n: math.exp(value[0]) for n, value in zip(names, found[:3], strict=True)}
