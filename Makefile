@@ -19,7 +19,7 @@ LAB_MARK := \# Only for JupyterLab
 
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help install book verdicts test test-thorough test-all test-lab test-root lab strip bench bench-peers check lint tools constraints clean
+.PHONY: help install book reference verdicts test test-thorough test-all test-lab test-root lab strip bench bench-peers check lint tools constraints clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' Makefile | awk -F: '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -59,6 +59,13 @@ install: .venv/more  ## install everything but JupyterLab into .venv
 book: .venv/project  ## measure every study at quick size and build the report, _build/html/index.html
 	$(BIN)/pgstudies run all --profile $(PROFILE)
 	$(BIN)/pgstudies book
+
+reference: install  ## measure one set of reference runs, an hour with nothing else running; REPO=DIR is a clone of PostgreSQL
+	@test -z "$$(git status --porcelain)" || { echo "Commit your changes first: a reference record is of committed code."; exit 1; }
+	PGSTUDIES_RECORDS=$(CURDIR)/_build/reference $(BIN)/pgstudies run all --profile standard $(if $(REPO),--repo $(REPO))
+	cp --recursive --no-target-directory _build/reference data/records
+	rm --recursive _build/reference
+	@echo "The set is in data/records: commit it, with git add data/records."
 
 verdicts: install  ## judge the reference records anew, after a change of a notebook or of the analysis, and draw README's picture
 	@$(BIN)/python -c 'from pgapps.scorecard.judging import keep_reference; print(*keep_reference(), sep="\n")'

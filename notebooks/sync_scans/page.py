@@ -386,7 +386,8 @@ class Page:
         """The effects that judge the claims, those of lone scans and of scans in company gated."""
         found, hindered = [self.effects, *self.of_commits], []
         of_ring = self.rounds.filter(
-            BY_BYTES, pl.col("arm").is_in(["on", "on, small ring"])
+            pl.col("metric").is_in(["read_bytes", "duration_s"]),
+            pl.col("arm").is_in(["on", "on, small ring"]),
         )
         if "on, small ring" in of_ring["arm"]:
             found.append(
@@ -429,7 +430,8 @@ class Page:
         return {
             "as if alone": no_chance or small or no_cores,
             "twice as good": reading.reason_not_hindered(drives),
-            "with the ring": reading.reason_no_chance(self.tables_of("off"), self.most),
+            "with the ring": no_chance,
+            "with the ring, time": no_chance,
             "many scans": few or no_chance,
             "offset": NO_RATIO,
             "whole offset": NO_RATIO,
