@@ -43,7 +43,7 @@ def test_the_page_counts_the_kept_intervals_of_equal_programs(copied: str) -> No
             told.append(f"{mean:.3f}, {misses} of {of.height}")
         half_width = 100 * float(np.median((found["high"] / found["low"]).sqrt() - 1))
         line = " | ".join([*told, f"{half_width:.1f} %"])
-        assert f"| {line} |\n" in (BOOK / "method.md").read_text(encoding="utf-8")
+        assert f"| {line} |\n" in (BOOK / "simulations.md").read_text(encoding="utf-8")
 
 
 def test_the_pages_say_what_the_kept_figures_come_to() -> None:
@@ -56,4 +56,4 @@ def test_the_pages_say_what_the_kept_figures_come_to() -> None:
         for side in (COPY, CANDIDATE)
     )
     taken = f"takes {math.exp(candidate - second / 2):.3f} times as long"
-    assert taken in (BOOK / "method.md").read_text(encoding="utf-8")
+    assert taken in (BOOK / "simulations.md").read_text(encoding="utf-8")
