@@ -1,6 +1,6 @@
 """What other tools say of the same two builds, in the same time, and how often each is wrong.
 
-``python -m tests.bench.peers A B --truth same --minutes 1 --repeat 10`` asks, in turns,
+``python -m tests.bench.peers A B --truth same --minutes 1.5 --repeat 10`` asks, in turns,
 ``compare``, pgbench and hyperfine, by the lookups of pgbench's own tables.  A and B are directories
 of programs; ``--truth`` is what is known of B beside A: ``same``, or ``slower``.  All servers and
 clients are on one core, and for the other tools both servers run until the tool is done.  They
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import shlex
@@ -127,7 +128,9 @@ def ours(sides: Sequence[str], s: float) -> Answer:
         found = compared(request, tell=lambda _: None, warn=print)
         row = result_for(request, found.measured).effects.row(0, named=True)
     is_open = row["failed"] or row["verdict"] not in {"slower", "faster"}
-    return row["ratio"], row["low"], row["high"], "nothing" if is_open else row["verdict"]
+    # Of fewer than six blocks there is no interval, and nothing is said.
+    ratio, low, high = (math.nan if row[n] is None else row[n] for n in ("ratio", "low", "high"))
+    return ratio, low, high, "nothing" if is_open else row["verdict"]
 
 
 def answers(sides: Sequence[str], seconds: float) -> list[tuple[str, Answer | str, float]]:
@@ -171,7 +174,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("sides", nargs=2, metavar="DIRECTORY")
     parser.add_argument("--truth", choices=["same", "slower"], required=True)
-    parser.add_argument("--minutes", type=float, default=1, help="of each tool")
+    parser.add_argument("--minutes", type=float, default=1.5, help="of each tool")
     parser.add_argument("--repeat", type=int, default=10)
     parser.add_argument("--output", type=Path, help="a CSV file, to which it is added")
     chosen = parser.parse_args()

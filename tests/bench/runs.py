@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pgstudies.analysis.agreement import BOOTS
 from pgstudies.analysis.families import flipped
 from pgstudies.analysis.intervals import estimate_rows
 
@@ -28,7 +27,7 @@ LUCKS = (
     (0.03, "heavy tails"),
     (0.03, "unequal"),
     (0.03, "correlated"),
-    (0.03, "by boot"),
+    (0.03, "of three boots"),
 )
 """Standard deviation of what all blocks of a run share, and how it is spread over runs and claims:
 Student's t of 3; half, once or twice as much by claim; 0.9 between claims; the same in every run of
@@ -73,8 +72,8 @@ def drawn(rng: np.random.Generator, runs: int, luck: float, how: str) -> NDArray
         own *= UNEVEN
     elif how == "correlated":
         own = math.sqrt(0.9) * rng.standard_normal(runs) + math.sqrt(0.1) * own
-    elif how == "by boot":
-        own = own[:, np.arange(runs) % BOOTS]
+    elif how == "of three boots":
+        own = own[:, np.arange(runs) % 3]
     blocks = BLOCK * rng.standard_normal((own.size, BLOCKS))
     return luck * own + estimate_rows(blocks).centre.reshape(own.shape)
 

@@ -22,7 +22,6 @@ from tests.bench.runs import LUCKS, missed
 from tests.made_up import SWEPT, swept_info, swept_record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -49,9 +48,9 @@ def table(*rows: dict[str, Any]) -> pl.DataFrame:
     return pl.DataFrame([*rows], schema=SCHEMA)
 
 
-def together(*rows: dict[str, Any], boots: Sequence[set[str | None]] | None = None) -> Any:
+def together(*rows: dict[str, Any]) -> Any:
     """The one claim by runs of which each has one of these rows."""
-    (found,) = judged_together("swept", [table(each) for each in rows], boots)
+    (found,) = judged_together("swept", [table(each) for each in rows])
     return found
 
 
@@ -70,22 +69,6 @@ def test_five_runs_leave_the_first_ones_verdict() -> None:
     (first,) = table(row(2.0)).to_dicts()
     assert together(*map(row, SIX[:5])) == first | {"runs": 5}
     assert together(row(2.0)) == first | {"runs": 1}
-
-
-@pytest.mark.parametrize(
-    ("boots", "judges"),
-    [
-        ([{"a"}, {"b"}], False),
-        ([{"a"}, {"b"}, {"c"}], True),
-        ([{"a"}, {"b", "c"}], True),  # continued after a boot
-        ([{"a"}, {"b"}, {None}], False),  # unknown
-    ],
-)
-def test_six_runs_of_two_boots_do_not_judge(boots: list[set[str | None]], *, judges: bool) -> None:
-    found = together(*map(row, SIX), boots=[*itertools.islice(itertools.cycle(boots), 6)])
-    assert found["runs"] == 6
-    assert found["high"] == pytest.approx(2.3 if judges else 2.02)
-    assert found["blocks_needed"] == (None if judges else 9)
 
 
 def test_what_one_of_many_claims_has_by_chance_is_not_evident() -> None:
@@ -183,7 +166,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def reference(place: Path, day: int, ratio: float, **told: Any) -> Path:
     """A reference record of one version, with its verdicts, unless something is told."""
-    session = {"started_at": "2026-01-01T00:00:00+00:00", "boot_id": f"boot {day % 3}"}
+    session = {"started_at": "2026-01-01T00:00:00+00:00", "boot_id": f"boot {day}"}
     usual: dict[str, Any] = {"code": CODE, "sessions": [session]}
     name = f"202601{day:02}T000000Z-a"
     path = swept_record(place / "reference" / "swept", "db0", name=name, **(usual | told))
@@ -220,15 +203,14 @@ def test_a_run_of_another_version_judges_nothing(place: Path, other: dict[str, A
     assert found_by(apart) == (1, pytest.approx(9.0 * 1.01))
 
 
-def test_blocks_and_seed_may_differ_and_boots_are_counted(place: Path) -> None:
+def test_of_the_runs_of_one_boot_the_newest_counts(place: Path) -> None:
     same: dict[str, Any] = {"sessions": [{"started_at": "2026-01-01T00:00:00Z", "boot_id": "a"}]}
-    for day, ratio in enumerate(SIX, start=1):
-        newest = reference(place, day, ratio, **same)
-    assert found_by(newest) == (6, pytest.approx(SIX[-1] * 1.01))
-    for day in (7, 8):
-        newest = reference(place, day, 9.0, parameters=SWEPT | {"blocks": 8, "seed": day})
-    assert found_by(newest)[0] == 8
-    assert found_by(newest)[1] > 2.3
+    reference(place, 1, 9.0, **same)
+    reference(place, 2, SIX[0], **same)
+    for day, ratio in enumerate(SIX[1:], start=3):
+        newest = reference(place, day, ratio, parameters=SWEPT | {"blocks": 8, "seed": day})
+    assert found_by(newest) == (6, pytest.approx(2.3))
+    assert found_by(reference(place, 8, 1.9, **same))[0] == 6
 
 
 def test_runs_are_told_in_words_up_to_five_and_once_for_most_claims() -> None:

@@ -371,7 +371,7 @@ def test_six_reference_records_of_one_version_judge_together(references: Referen
     ratios = (4.0, 2.2, 1.8, 2.0, 1.9, 2.1, 2.05)
     for day, two in enumerate(ratios, start=1):
         at = f"2026-01-{day:02}T12:00:00+00:00"
-        session = {"started_at": at, "boot_id": f"boot {day % 3}"}
+        session = {"started_at": at, "boot_id": f"boot {day}"}
         code = {"procedure": "4567"} if two == 4.0 else CODE
         newest = references(day, two, code=code, sessions=[session], started_at=at)
     together, *alone = of_twice("runs", "low", "high", "verdict", "current", "record")
@@ -385,8 +385,9 @@ def test_six_reference_records_of_one_version_judge_together(references: Referen
 def test_with_fewer_than_six_runs_the_newest_judges_and_says_how_many(
     references: Reference,
 ) -> None:
-    references(1, 1.6, code=CODE)
-    references(2, 2.6, code=CODE)
+    for day, two in ((1, 1.6), (2, 2.6)):
+        session = {"started_at": f"2026-01-0{day}T12:00:00+00:00", "boot_id": f"boot {day}"}
+        references(day, two, code=CODE, sessions=[session])
     assert of_twice("runs", "ratio", "verdict")[0] == (2, pytest.approx(2.6), "holds")
     cards = scorecard()
     assert "6 blocks, standard size, two runs" in " ".join(in_text(cards).split())

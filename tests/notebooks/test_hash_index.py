@@ -67,7 +67,7 @@ def test_without_a_clone_the_commits_are_not_run() -> None:
 def test_claims_that_the_commit_judges_name_arms_that_there_are() -> None:
     asked = claims("hash_index", places=origins()["hash_index"].places)
     judging = {claim.id: claim.by_commit for claim in asked if claim.by_commit}
-    assert len(judging) == 11
+    assert len(judging) == 12
     assert not judging.keys() & {"other locales", "build unsorted", "presorting", "building"}
     for claim in judging.values():
         assert claim.commit == ARMS.AFTER

@@ -88,18 +88,15 @@ def test_a_server_of_the_users_is_measured_beside_the_releases_or_alone() -> Non
 def test_without_a_clone_the_commits_are_not_run() -> None:
     wanted: dict[str, Any] = {"releases": ["9.3"], "prepared": [80, 20, 40], "sessions": [5, 10]}
     found = arms_by_name(of_commits=True, **wanted)
-    held = ["none", "20 prepared", "40 prepared", "80 prepared"]
+    held = ["none", "20 prepared", "40 prepared", "80 prepared", "5 sessions", "10 sessions"]
     assert list(found) == [
-        "before, 10 sessions",
-        "after, 10 sessions",
-        "before, 5 sessions",
-        "after, 5 sessions",
         *(f"before, {what}" for what in held),
         *(f"after, {what}" for what in held),
         "before, 20 prepared (again)",
         "before, 80 prepared (again)",
     ]
     assert {arm.not_run for arm in found.values()} == {NO_REPOSITORY}
+    assert {arm.together for arm in found.values()} == {"the commits"}
     servers = {arm.server for name, arm in found.items() if name.startswith("before")}
     assert servers == {"commit-384f933046"}
     assert found["after, none"].server == "commit-568d4138c6"
@@ -278,7 +275,7 @@ def page_of(*servers: str, sessions: bool = False) -> Any:
     again = f"{first} (again)"
     options[again] = options[first]
     took = {name: [COSTS[o["release"]][o["open"]]] * 6 for name, o in options.items()}
-    steps = [("drop", "many at once"), ("create", "one transaction")]
+    steps = [("drop", "many at once"), ("create", "many at once")]
     measured = pl.concat(
         made_up.samples(took, metric="cpu_s", step=step, case=case, iteration=0)
         for step, case in steps
@@ -348,7 +345,7 @@ def test_the_commits_costs_stand_beside_those_of_the_post() -> None:
     assert at_most["after, µs"].to_list() == pytest.approx([1.8e6] * 2)
     post = at_most.select("post, before", "post, after", "post, ratio").row(0)
     assert post == (307.4, 434.4, 1.413)
-    without = table.filter(what="create, one transaction", open=0).row(0, named=True)
+    without = table.filter(what="create, many at once", open=0).row(0, named=True)
     assert (without["held"], without["post, before"]) == ("none", None)
     assert growth["ratio"].to_list() == pytest.approx([1.364] * 4)
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from pgstudies.analysis.agreement import (
-    BOOTS,
     COPIES_DIFFER,
     FAMILY,
     HOLDS,
@@ -50,17 +49,22 @@ def of_all_runs(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
 
     ``judged`` is the table of ``judge`` on ``record``; the result is that with one more column,
     runs: by how many records the claim was measured, null where by none.  See ``judged_together``.
+    Of the records of one boot of a machine the newest alone counts: they agree with each other
+    better than with the others.
     """
     info = read_info(record)
-    own, runs = version(info), {record.name: (info, judged)}
-    for file in verdict_files(study):
+    own, runs = version(info), {_boot(info): judged}
+    for file in reversed(verdict_files(study)):
         info = read_info(file.parent)
-        if file.parent.name not in runs and own is not None and version(info) == own:
-            runs[file.parent.name] = info, read_verdicts(file)
-    boots = [{s["boot_id"] for s in info.get("sessions", [])} for info, _ in runs.values()]
-    rows = judged_together(study, [table for _, table in runs.values()], boots)
+        if _boot(info) not in runs and own is not None and version(info) == own:
+            runs[_boot(info)] = read_verdicts(file)
+    rows = judged_together(study, [*runs.values()])
     schema = dict(judged.schema) | {"runs": pl.Int64()}
     return pl.DataFrame([{name: row.get(name) for name in schema} for row in rows], schema=schema)
+
+
+def _boot(info: Info) -> str | None:
+    return next((session["boot_id"] for session in info.get("sessions", ())), None)
 
 
 def version(info: Info) -> tuple[object, ...] | None:
@@ -74,16 +78,14 @@ def version(info: Info) -> tuple[object, ...] | None:
     return info.get("profile"), info["code"], *conditions(info)
 
 
-def judged_together(
-    study: str, tables: Sequence[pl.DataFrame], boots: Sequence[set[str | None]] | None = None
-) -> list[dict[str, Any]]:
+def judged_together(study: str, tables: Sequence[pl.DataFrame]) -> list[dict[str, Any]]:
     """The rows of the first of several tables of ``judge``, with the verdicts of all together.
 
     A table is of one run, or of one host, and each counts as one number.  The rows have one more
     key, runs: how many tables have a ratio of the claim by the same metric and commit, or None.
-    Where these are at least ``RUNS``, and of ``BOOTS`` boots if ``boots`` are given for each table,
-    ratio, low, high and how far copies differ are estimated from them, and p_family is that among
-    all such claims of ``FAMILY``.  With fewer, the row is that of the first table.
+    Where these are at least ``RUNS``, ratio, low, high and how far copies differ are estimated from
+    them, and p_family is that among all such claims of ``FAMILY``.  With fewer, the row is that of
+    the first table.
     """
     by_claim = [{row["claim"]: row for row in table.iter_rows(named=True)} for table in tables]
     thresholds = {rule["id"]: rule.get("threshold") for rule in rules(study)}
@@ -97,8 +99,7 @@ def judged_together(
         same = [row if row and (row["metric"], row["commit"]) == by else None for row in known]
         found = [row for row in same if row]
         rows.append(first | {"runs": len(found) or None})
-        seen = {boot for row, of in zip(same, boots or (), strict=False) if row for boot in of}
-        if len(found) < RUNS or (boots is not None and len(seen - {None}) < BOOTS):
+        if len(found) < RUNS:
             continue
         rows[-1] = row = lead | {"runs": len(found), "p_family": None, "blocks_needed": None}
         row |= _estimated(found, "ratio", "low", "high")

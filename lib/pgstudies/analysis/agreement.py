@@ -47,8 +47,8 @@ COPIES_DIFFER = "two copies of one arm differ"
 NOT_AMONG_ALL = "inconclusive: evident on its own, not among all claims"
 """The verdict on a claim that would hold, or be reversed, if it were the only one."""
 
-RUNS, BOOTS = MINIMUM_BLOCKS, 3
-"""A claim is judged by several runs together if there are so many, of so many boots at least."""
+RUNS = MINIMUM_BLOCKS
+"""A claim is judged by several runs together if there are so many, each of a boot of its own."""
 
 MUCH_STRONGER: Holding = "holds, much stronger"
 HOLDS = get_args(Holding)
