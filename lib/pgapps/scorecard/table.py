@@ -26,6 +26,7 @@ from pgstudies.charts.outcomes import (
     runs_text,
     usual_runs,
 )
+from pgstudies.records.counts import INSTRUCTIONS
 from pgstudies.records.reading import made_where
 from pgstudies.rooms import find_room
 
@@ -207,7 +208,8 @@ def for_template(row: Mapping[str, Any], runs: str = "") -> dict[str, Any]:
     """The row, with what the templates show of it.
 
     ``figures`` is our ratio, and its interval with the words for ``runs``; ``measure`` what it is a
-    ratio of; ``by_wall`` the ratio by wall time, where CPU time judged, or a dash.
+    ratio of; ``by_wall`` the ratio by wall time, where CPU time judged, and ``by_cpu`` that by CPU
+    time, where instructions did, or a dash.
     """
     ratio, _, interval = ("", "", "") if row["ratio"] is None else interval_text(row).partition(" ")
     interval = ", ".join(filter(None, [interval, runs]))
@@ -219,6 +221,7 @@ def for_template(row: Mapping[str, Any], runs: str = "") -> dict[str, Any]:
         "published": ratio_text(row["published_ratio"]),
         "measure": MEASURES.get(row["metric"], row["metric"]),
         "by_wall": ratio_text(row["beside"]) if row["metric"] == "cpu_s" else "–",
+        "by_cpu": ratio_text(row["beside"]) if row["metric"] == INSTRUCTIONS else "–",
     }
 
 
@@ -227,7 +230,9 @@ def interval_text(row: Mapping[str, Any]) -> str:
     if row["low"] is None:
         within = "no interval"
     elif row["low"] == row["high"]:
-        within = f"in every {'run' if (row.get('runs') or 0) >= RUNS else 'block'}"
+        by_runs = (row.get("runs") or 0) >= RUNS
+        what = "count" if row["blocks"] is None else "run" if by_runs else "block"
+        within = f"in every {what}"
     else:
         within = f"{ratio_text(row['low'])} to {ratio_text(row['high'])}"
     return f"{ratio_text(row['ratio'])} ({within})"
