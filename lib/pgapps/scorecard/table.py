@@ -231,7 +231,8 @@ def interval_text(row: Mapping[str, Any]) -> str:
         within = "no interval"
     elif row["low"] == row["high"]:
         by_runs = (row.get("runs") or 0) >= RUNS
-        what = "count" if row["blocks"] is None else "run" if by_runs else "block"
+        what = "run" if by_runs else "block"
+        what = "count" if row.get("metric") == INSTRUCTIONS else what
         within = f"in every {what}"
     else:
         within = f"{ratio_text(row['low'])} to {ratio_text(row['high'])}"
