@@ -49,6 +49,6 @@ def test_a_setting_that_the_server_has_already_is_no_obstacle(
 
 
 def test_a_claim_that_no_quick_run_tests_is_foreseen_as_such(managed: ManagedServer) -> None:
-    reasons = {claim.id: reason for claim, reason in foreseen("hash_index", managed)}
-    assert reasons["narrow cold, time"] == "this needs --profile published"
-    assert reasons["wide warm"] is None
+    reasons = {claim.id: reason for claim, reason in foreseen("dead_tuples", managed)}
+    assert reasons["hash lookup"] == "this needs --profile standard"
+    assert reasons["dense lookup"] is None
