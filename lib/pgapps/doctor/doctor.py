@@ -31,6 +31,7 @@ from pgstudies.analysis.claims import claims, origins
 from pgstudies.measuring.cold import can_evict, reason_not_cold
 from pgstudies.measuring.counters import StatementCounters, cpu_seconds
 from pgstudies.measuring.requirements import unmet_requirements
+from pgstudies.records.counts import INSTRUCTIONS, claims_counted
 
 from ..counting.valgrind import reason_no_valgrind, valgrind_version
 from .checks import Check, examine_extensions
@@ -347,12 +348,16 @@ def _usable_cores() -> int:
 def foreseen(study: str, server: Server) -> list[tuple[Claim, str | None]]:
     """The claims of a study, each with why a quick run cannot judge it, or None.
 
-    Reasons that only measuring shows, such as noise, are not among them.
+    Reasons that only measuring shows, such as noise, are not among them.  A claim about
+    instructions is judged by those of the commit wherever it runs, if they were counted.
     """
     unmet = unmet_requirements(study, server, {})
+    counted = claims_counted().filter("by_commit")["claim"].to_list()
     found = []
     for claim in claims(study, places=origins()[study].places):
-        lacking = [unmet[name] for name in claim.requires if name in unmet]
+        is_counted = claim.judged_by == INSTRUCTIONS and claim.id in counted
+        form = claim.by_commit if is_counted and claim.by_commit else claim
+        lacking = [unmet[name] for name in form.requires if name in unmet]
         larger = f"this needs --profile {claim.size}" if claim.size else None
-        found.append((claim, next(filter(None, [claim.not_tested, *lacking, larger]), None)))
+        found.append((claim, next(filter(None, [form.not_tested, *lacking, larger]), None)))
     return found
