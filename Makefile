@@ -67,8 +67,9 @@ reference: install  ## measure one set of reference runs, an hour with nothing e
 	rm --recursive _build/reference
 	@echo "The set is in data/records: commit it, with git add data/records."
 
+# Counts of the user would judge as well, so it reads none of his records.
 verdicts: install  ## judge the reference records anew, after a change of a notebook or of the analysis, and draw README's picture
-	@$(BIN)/python -c 'from pgapps.scorecard.judging import keep_reference; print(*keep_reference(), sep="\n")'
+	@PGSTUDIES_RECORDS=$(CURDIR)/_build/no-records $(BIN)/python -c 'from pgapps.scorecard.judging import keep_reference; print(*keep_reference(), sep="\n")'
 	@$(BIN)/python -c 'from pgstudies.charts.claims import claims_chart; from pgstudies.records.reading import read_record; from pgstudies.records.verdicts import reference_verdicts as told; \
 	  claims_chart(told("hash_index").verdicts, read_record(told("hash_index").record), None).properties(padding={"left": 40, "top": 4, "right": 16, "bottom": 4}).save("book/_static/example.svg")'
 

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 
 def mark_of(planned: PlannedRun) -> str:
-    """A digest of all that must be alike for a study not to be run again, without passwords."""
+    """A digest of everything that decides whether a study must run again, without passwords."""
     what = [
         planned.profile,
         planned.parameters,
         planned.server.public,
         find_room(planned.study).mark,
+        str(paths.records_dir()),
     ]
     return fingerprint({planned.study: what})
 

@@ -1,4 +1,4 @@
-"""What the reference records mean for an upgrade or a setting: nothing that no record supports."""
+"""What the reference records mean for an upgrade or a setting."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from pgstudies.analysis.claims import all_claims, meanings, origins, rules
 from pgstudies.analysis.effects import paired_effects
 from pgstudies.analysis.pairing import round_values
 from pgstudies.analysis.tables import with_interval
+from pgstudies.charts.outcomes import runs_text
 from pgstudies.records.counts import counted_records, fullest_counts, open_case, units_counted
 from pgstudies.records.reading import (
     builds_note,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 _INDENT = 2
 
 WORTH_TELLING = 1.05
-"""Counts that changed by less are left out."""
+"""Smaller changes of counts are left out."""
 
 MOST_UNITS = 12
 """The number of units of work that are listed, those that changed most."""
@@ -54,13 +55,13 @@ _CARD: dict[str, pl.DataType] = {
 
 
 def advice() -> pl.DataFrame:
-    """What the verdicts of the reference records mean for whoever runs a server.
+    """What the verdicts of the reference records mean for a DBA.
 
     Columns: study, claim, its name, about (a setting or a thing), sentence, metric that judged,
     baseline and candidate, before and after (the releases between which it changed, null where
     releases do not matter), published_ratio, ratio now with its 95 % interval from low to high,
-    verdict, where: release, machine, date and size of the record, and for a change between releases
-    how these were built, where that differs.
+    verdict, where: release, machine, date and size of the record, in how many runs of its version,
+    and for a change between releases how these were built, where that differs.
     """
     found = [pl.DataFrame(schema=_CARD)]
     for study in origins():
@@ -69,16 +70,17 @@ def advice() -> pl.DataFrame:
             continue
         judged, info = known.verdicts, known.info
         builds = [pl.lit(note) for note in [builds_note(info)] if note]
+        runs = pl.lit(", ") + pl.col("runs").map_elements(runs_text, pl.String())
         figures = judged.select(
             "claim", "metric", "published_ratio", "ratio", "low", "high", "verdict", "baseline",
-            "candidate",
+            "candidate", "runs",
         )  # fmt: skip
         names = all_claims().filter(study=study).select("claim", "name")
         found.append(
             meanings(study, judged, version_number(info["server"]["version_text"]))
             .join(figures, on="claim", maintain_order="left")
             .join(names, on="claim", maintain_order="left")
-            .with_columns(where=pl.lit(where_of(info)))
+            .with_columns(where=pl.concat_str(pl.lit(where_of(info)), runs, ignore_nulls=True))
             .with_columns(
                 where=pl.when(pl.col("before").is_null())
                 .then("where")
@@ -98,7 +100,7 @@ _QUESTIONS = {
 
 
 def question_of(about: str) -> str:
-    """What somebody says who needs the findings about a setting or a thing."""
+    """The question whose answer is the findings about a setting or a thing."""
     return _QUESTIONS.get(about, f"I set {about}" if "_" in about else about)
 
 
@@ -224,7 +226,7 @@ def counted_ahead(after: str) -> tuple[str, str] | None:
 
 
 def _changes(ratios: pl.Series) -> str:
-    """From the least of these to the most, such as "17 to 20 % more"; they are sorted."""
+    """The range of sorted changes, such as "17 to 20 % more"."""
     both = []
     for word, side in (("fewer", ratios.filter(ratios < 1)), ("more", ratios.filter(ratios > 1))):
         changes = sorted(100 * abs(ratio - 1) for ratio in side)
@@ -281,7 +283,7 @@ _TIMES = dict.fromkeys(["study", "work"], pl.String())
 
 
 def _built_alike(record: Record, run: str) -> list[str]:
-    """The arms that differ from that of ``run`` in their release alone, and are built like it."""
+    """The arms that differ from that of ``run`` only in their release, and are built alike."""
     arms = record.arms.filter(pl.col("copy_of").is_null(), pl.col("not_run").is_null())["name"]
     own = next((arm for arm in arms if _release(arm) == run), None)
     if own is None:
@@ -316,7 +318,7 @@ def _timed(record: Record, arms: list[str], run: str) -> pl.DataFrame:
 
 
 def _counted_releases(*wanted: str) -> tuple[Record, list[str]]:
-    """The record of counts, and the releases in it; raises StudyError where one is not in it."""
+    """The record of counts, and its releases; raises StudyError if a release is missing."""
     record = _record_of(*wanted) or fullest_counts()
     if record is None:
         counting = " or ".join(rooms("counts"))
@@ -334,12 +336,12 @@ def _counted_releases(*wanted: str) -> tuple[Record, list[str]]:
 
 
 def _record_of(*wanted: str) -> Record | None:
-    """The record that counted most of those with all these arms, by their names or servers."""
+    """The record with most counts among those with all these arms (names or servers)."""
     return fullest(record for record in counted_records() if {*wanted} <= _names_in(record).keys())
 
 
 def _names_in(record: Record) -> dict[str | None, str]:
-    """The arms' names by themselves and by the servers they ran on, such as a directory."""
+    """The arms' names, by name and by the server they ran on, such as a directory."""
     arms = [arm for arm in record.info["arms"] if not arm["copy_of"]]
     return {arm.get("server"): arm["name"] for arm in arms} | {a["name"]: a["name"] for a in arms}
 
@@ -389,7 +391,7 @@ def advice_text(before: str | None = None, after: str | None = None) -> str:
 
 
 def _without_dots(side: str) -> str:
-    """A directory as a record has it, and a release as it is."""
+    """The text for a server: a release's name, or the directory in the record."""
     return str(Path(side).expanduser().resolve()) if "/" in side else side
 
 
