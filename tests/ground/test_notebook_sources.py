@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from pgapps.authoring.committed import as_committed, main
-from pgapps.authoring.referee import hard_to_read
 from pgservers.paths import ROOT
 
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*/*.ipynb"))
@@ -37,7 +36,8 @@ def test_jupyterlab_collapses_what_the_page_hides(notebook: Path) -> None:
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.name)
 def test_a_notebook_is_its_questions_and_its_procedure(notebook: Path) -> None:
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    assert list(hard_to_read(cells)) == []
+    plain = [c for c in cells if "parameters" not in c["metadata"].get("tags", [])]
+    assert max(len(c["source"]) for c in plain if c["cell_type"] == "code") <= 15
     assert len(cells) <= (60 if notebook.stem in {"hash_index", "sync_scans"} else 50)
     code = [line for cell in cells if cell["cell_type"] == "code" for line in cell["source"]]
     assert sum("globals()" in line for line in code) <= 1

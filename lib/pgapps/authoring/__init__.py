@@ -1,1 +1,1 @@
-"""A user's own study: made from a template, and checked for what it lacks."""
+"""A user's own study: created from a template, and checked."""

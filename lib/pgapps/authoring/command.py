@@ -65,7 +65,7 @@ def check(
     found = list(problems(study))
     sentences = list(spoken(study))
     if sentences:
-        tell("What its claims say, with the published ratios in place of ours:")
+        tell("What its claims say, with the published ratios in place of measured ones:")
     for sentence in sentences:
         tell(f"  {sentence}")
     for problem in found:

@@ -39,7 +39,7 @@ def _cell(cell: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(names: list[str]) -> None:
-    """Write every notebook that is not as its tags say."""
+    """Rewrite every notebook whose collapsed cells do not match their tags."""
     for name in names:
         document = json.loads(Path(name).read_text(encoding="utf-8"))
         if as_committed(document) != document:

@@ -15,7 +15,6 @@ from pgservers.files import cannot_write, copy_tree, write_file
 from pgstudies.rooms import TEMPLATE, find_room, rooms
 
 from .referee import (
-    hard_to_read,
     of_units,
     refused,
     too_small,
@@ -105,7 +104,6 @@ def problems(study: str) -> Iterator[str]:
     yield from of_units(room)
     yield from _unwritten(cells)
     yield from _of_cells(cells)
-    yield from hard_to_read(cells)
     if room.kind == "study":
         yield from too_small(parameters)
         yield from unsaid(room, cells)
@@ -135,7 +133,7 @@ _CHECKED = "nbval-check-output"
 
 
 def _never_matched(study: str) -> list[str]:
-    """The claims that match no row of any judged record, reference or newest: they are misspelt."""
+    """The claims that match no row of any judged record: probably misspelled."""
     import polars as pl  # noqa: PLC0415
 
     from pgstudies.analysis.agreement import NO_SUCH, NOT_TESTED  # noqa: PLC0415

@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 FEWEST_BLOCKS = 6
 """Fewer give no interval, so nothing is judged."""
 
-MOST_CELLS, MOST_CODE, LONGEST_CELL = 60, 80, 15
-"""Cells of a notebook, its lines of code outside the procedure, and those of a cell."""
-
-FEWEST_WORDS = 25
-"""A section on limits of fewer words names none."""
 
 QUIET = {
     "autovacuum": "it works on the tables while arms are timed",
@@ -40,7 +35,7 @@ QUIET = {
 
 
 def unsaid(room: Room, cells: list[dict[str, Any]]) -> Iterator[str]:
-    """What the page and its files do not tell: source, question, limits, and claims."""
+    """What the page and its files do not say: source, link, claims and sizes."""
     published, theirs = room.read("published.toml"), find_room(TEMPLATE).read("published.toml")
     same = [
         name for name in ("title", "author", "url", "note") if published.get(name) == theirs[name]
@@ -55,8 +50,6 @@ def unsaid(room: Room, cells: list[dict[str, Any]]) -> Iterator[str]:
     claimed = _section(cells, "What was claimed")
     if "http" not in claimed and not (published.get("note") and "url" not in published):
         yield "'What was claimed' has no link to the post: readers want to check the quotation."
-    if len(_section(cells, "Limits").split()) < FEWEST_WORDS:
-        yield "The limits are hardly named: machine, sizes, releases and what was left out differ."
     known = {entry["text"] for entry in find_room(TEMPLATE).read("claims.toml")["claim"]}
     for entry in room.read("claims.toml").get("claim", []):
         if entry.get("text") in known:
@@ -69,7 +62,7 @@ def unsaid(room: Room, cells: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def unjudged(study: str, cells: list[dict[str, Any]]) -> Iterator[str]:
-    """What of claims.toml the newest record of this machine was not begun with, or cannot have."""
+    """Claims that the newest record on this machine cannot judge, because they changed since."""
     from pgstudies.analysis.claims import claims_changed, origins  # noqa: PLC0415
     from pgstudies.records.reading import infos_below  # noqa: PLC0415
 
@@ -116,7 +109,7 @@ def refused(room: Room, cells: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _asked_for(room: Room, cells: list[dict[str, Any]]) -> Iterator[str]:
-    """What ``arms`` of arms.py asks for, and neither a parameter nor the notebook gives it."""
+    """Arguments of ``arms`` in arms.py that are neither parameters nor given by the notebook."""
     known = {parameter.name for parameter in declared(room.notebook)}
     for call in _calls(cells, "study.arms"):
         known |= {k.arg or "**" for k in call.keywords}
@@ -146,7 +139,7 @@ def _calls(cells: list[dict[str, Any]], function: str) -> Iterator[ast.Call]:
 
 
 def _misplaced(study: str, cells: list[dict[str, Any]]) -> Iterator[str]:
-    """A placeholder of claims.toml that the notebook gives no value, where it writes what it gives.
+    """Placeholders of claims.toml for which the notebook's call of judge has no value.
 
     What it computes is known only when it runs.
     """
@@ -164,7 +157,7 @@ def _misplaced(study: str, cells: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def of_units(room: Room) -> Iterator[str]:
-    """Units that are the template's, and ratios of units that there are not."""
+    """Units copied from the template, and ratios of units that do not exist."""
     found = room.read("units.toml")
     names = {unit.name for unit in units(room.name)}
     theirs = {table["name"] for table in find_room(TEMPLATE).read("units.toml")["unit"]}
@@ -183,33 +176,6 @@ def too_small(parameters: dict[str, Parameter]) -> Iterator[str]:
         yield (
             f"By default it has {blocks.default} blocks, and fewer than {FEWEST_BLOCKS} give no "
             "interval."
-        )
-
-
-def hard_to_read(cells: list[dict[str, Any]]) -> Iterator[str]:
-    """Where the notebook hides its question behind code."""
-    if len(cells) > MOST_CELLS:
-        yield (
-            f"It has {len(cells)} cells, and {MOST_CELLS} are many: move what only draws into "
-            "page.py."
-        )
-    section, outside = "", 0
-    for cell in cells:
-        lines = "".join(cell["source"]).splitlines()
-        if cell["cell_type"] != "code":
-            section = next((x for x in reversed(lines) if x.startswith("## ")), section)
-            continue
-        if len(lines) > LONGEST_CELL and "parameters" not in cell["metadata"].get("tags", []):
-            yield (
-                f"The cell that begins with {lines[0]!r} has {len(lines)} lines: divide what has "
-                f"over {LONGEST_CELL}."
-            )
-        if section != "## The procedure":
-            outside += sum(bool(line.strip()) for line in lines)
-    if outside > MOST_CODE:
-        yield (
-            f"Beside the procedure it has {outside} lines of code, and {MOST_CODE} are many: move "
-            "what only draws into page.py."
         )
 
 
@@ -234,7 +200,7 @@ def unmeasured(study: str, text: str) -> Iterator[str]:
 
 
 def _section(cells: list[dict[str, Any]], heading: str) -> str:
-    """The words below a heading that begins so, to the next one."""
+    """The text below the heading that begins with ``heading``, up to the next heading."""
     pattern = rf"^## {heading}[^\n]*\n(.*?)(?=^## |\Z)"
     found = re.search(pattern, _prose_of(cells), re.DOTALL | re.MULTILINE)
     return found[1] if found else ""

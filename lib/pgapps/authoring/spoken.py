@@ -1,4 +1,4 @@
-"""The sentences of a study's claims with numbers in them, before there are any to say."""
+"""The headlines and sentences of a study's claims, with the published numbers filled in."""
 
 from __future__ import annotations
 

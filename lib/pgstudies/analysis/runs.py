@@ -8,7 +8,7 @@ import polars as pl
 from scipy.special import ndtr, ndtri
 
 from .families import holm
-from .pairing import BY, TIMES
+from .pairing import BY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,16 +21,15 @@ def runs_apart(
     other: pl.DataFrame,
     *,
     by: Sequence[str] = BY,
-    luck: float = 0.0,
     level: float = 0.95,
 ) -> pl.DataFrame:
     """The comparisons that two tables of ``paired_effects`` share, and how far they are apart.
 
-    ``luck`` is the standard deviation of a log-ratio of times between two runs of equal servers,
-    which no run sees in its own blocks.  Columns: the ``by`` columns, candidate; ratio, low, high,
-    blocks of the first, and other_ratio and so on; apart, the other ratio / the first, with
-    apart_low and apart_high at ``level``; p_value, Holm's among all rows; outcome: *differs*
-    (p ≤ 1 − level, and past the margin), *alike* (the interval is within the margin), else *open*.
+    Variation from run to run that no block sees is not in the intervals.  Columns: the ``by``
+    columns, candidate; ratio, low, high, blocks of the first, and other_ratio and so on; apart, the
+    other ratio / the first, with apart_low and apart_high at ``level``; p_value, Holm's among all
+    rows; outcome: *differs* (p ≤ 1 − level, and past the margin), *alike* (the interval is within
+    the margin), else *open*.
     Null where one of the two has no interval.  How far a bound is off combines what those of both
     intervals are off, squared (Zou and Donner, Statistics in Medicine 27, 2008).
     """
@@ -45,15 +44,13 @@ def runs_apart(
     z = float(ndtri((1 + level) / 2))
     log = {n: pl.col(n).log() for n in both.columns if n.removeprefix("other_") in _OF_ONE[:3]}
     centre = log["other_ratio"] - log["ratio"]
-    is_time = pl.col("metric").is_in(TIMES) if "metric" in by else pl.lit(value=True)
-    of_luck = pl.when(is_time).then(2 * (z * luck) ** 2).otherwise(0.0)
     down = (log["other_ratio"] - log["other_low"]) ** 2 + (log["high"] - log["ratio"]) ** 2
     up = (log["other_high"] - log["other_ratio"]) ** 2 + (log["ratio"] - log["low"]) ** 2
     found = both.with_columns(
         apart=centre.exp(),
-        apart_low=(centre - (down + of_luck).sqrt()).exp(),
-        apart_high=(centre + (up + of_luck).sqrt()).exp(),
-        off=z * centre.abs() / pl.when(centre > 0).then(down).otherwise(up).add(of_luck).sqrt(),
+        apart_low=(centre - down.sqrt()).exp(),
+        apart_high=(centre + up.sqrt()).exp(),
+        off=z * centre.abs() / pl.when(centre > 0).then(down).otherwise(up).sqrt(),
     )
     p_value = holm(2 * ndtr(-found["off"].fill_nan(0).to_numpy()))
     p, edge = pl.col("p_value"), pl.col("margin").log1p()
