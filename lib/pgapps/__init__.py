@@ -1,1 +1,1 @@
-"""What is built on the library of the studies: one directory for each application."""
+"""The applications on top of the library, one directory each."""

@@ -130,7 +130,7 @@ def _ignore_signals() -> None:
 
 
 def _open_standard_streams() -> None:
-    """Open those that were closed, so that no file of ours gets their numbers.
+    """Open those that were closed, so that none of our files gets their numbers.
 
     Raises SpaceError where it was stdout: what a command answers would be lost.
     """
@@ -178,16 +178,16 @@ def main() -> NoReturn:
 
 
 def _forget(stream: TextIO) -> None:
-    """Drop what could not be written, or Python would try again at its end, and end with 120."""
+    """Drop output that could not be written; Python would try again at exit, and end with 120."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 _OF_PATHS = ("Symlink loop from", "Could not determine home directory")
-"""How pathlib says, until Python 3.13 as a RuntimeError, that a path leads nowhere."""
+"""The message of pathlib's RuntimeError, until Python 3.13, for a link that leads to itself."""
 
 
 def _sentence(error: Exception) -> StudyError | None:
-    """What to say of an error with a file that nobody has foreseen; None where there is no file."""
+    """A sentence for an unexpected error with a file; None without a file."""
     if isinstance(error, RuntimeError) and str(error).startswith(_OF_PATHS):
         return StudyError(f"A path cannot be used: {str(error)[:200]}.")
     if not isinstance(error, OSError):

@@ -68,7 +68,7 @@ def chart_markup(spec: dict[str, Any]) -> str:
 
 
 def _chosen(spec: dict[str, Any]) -> Iterator[str]:
-    """What the menus of a chart stand at, in quotes, but for those at all."""
+    """The selected values of a chart's menus, quoted, without those at "all"."""
     for param in spec.get("params", []):
         menu = param.get("bind")
         if isinstance(menu, dict) and menu.get("input") == "select" and param["value"] != "all":

@@ -1,4 +1,4 @@
-"""What several commands have: parameters ``-p name=value``, codes of git bisect run, checks."""
+"""Shared by several commands: parameters ``-p name=value``, codes for git bisect run, checks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Pgbench = Annotated[
 ]
 
 SKIP = 125
-"""``git bisect run`` skips a commit by this code; it takes every other from 1 to 127 for bad."""
+"""With this code ``git bisect run`` skips a commit; every other from 1 to 127 means bad."""
 
 BisectRun = Annotated[
     bool,
@@ -83,7 +83,7 @@ def assignments(texts: list[str]) -> Mapping[str, str]:
 
 
 def showable(value: object) -> bool:
-    """Whether every number and text in it can be quoted in a sentence."""
+    """Whether every number and text in it can be printed in a sentence."""
     if isinstance(value, dict):
         return all(map(showable, [*value, *value.values()]))
     if isinstance(value, list):

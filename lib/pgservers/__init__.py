@@ -1,1 +1,1 @@
-"""PostgreSQL servers for whoever measures them: programs, servers, and the machine below them."""
+"""PostgreSQL servers to measure: programs, servers, and the machine below them."""

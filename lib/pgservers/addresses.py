@@ -1,4 +1,4 @@
-"""What a server is named by: a word, a directory or a DSN; its secrets, and refusals in words."""
+"""The address of a server: a word, a directory or a DSN; its secrets, and errors in words."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _COMPLAINTS = [
 
 @dataclass(frozen=True, repr=False)
 class Address:
-    """What a server is named by, read once: ``embedded``, a release, a directory or a DSN.
+    """A server's address, parsed: ``embedded``, a release, a directory or a DSN.
 
     Attributes:
         text: As libpq and ``serve`` take it, with its secrets; empty for the default.
@@ -118,7 +118,7 @@ class Address:
 
     @property
     def public(self) -> str:
-        """The same server without password and other secrets, for everybody to see."""
+        """The address without password and other secrets."""
         return write_uri(self.parts) if self.is_dsn else self.text
 
     @property
@@ -144,7 +144,7 @@ class Address:
 
 
 def _looks_like_an_address(text: str) -> bool:
-    """Whether a word or path is rather another program's address, or a misspelt one."""
+    """Whether a text looks like a misspelled or another program's address."""
     if text.startswith(("/", "~", ".")):
         return "://" in text or _SECRET_IN_PATH.match(text) is not None
     return re.search("[=@:]", text) is not None

@@ -1,4 +1,4 @@
-"""The errors a user can cause, each one sentence that says what is wrong and what to do."""
+"""The errors that a user can cause: each is one sentence on what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _LONG_WORD = re.compile(r"(\S{80})\S{100,}(\S{40})")
 
 
 class StudyError(Exception):
-    """A request that cannot be carried out as it was made; ``exit_code`` is for scripts."""
+    """A request that cannot be carried out; ``exit_code`` is for scripts."""
 
     exit_code = 2
 
     def __str__(self) -> str:
-        """The sentence, without the middle of a long value that it repeats."""
+        """The sentence, with long values shortened."""
         text = _LONG_WORD.sub(r"\1...\2", super().__str__())
         return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-400:]}"
 
     def _render_traceback_(self) -> list[str]:
-        """In IPython the sentence alone: the stack says nothing to the person who can help."""
+        """In IPython only the sentence, without a traceback."""
         return [f"{type(self).__name__}: {self}"]
 
 
@@ -32,7 +32,7 @@ class ServerError(StudyError):
 
 
 class ServerDied(ServerError):  # noqa: N818
-    """A server that had answered is gone, or has ended a session."""
+    """A server that had answered has gone away, or has ended a session."""
 
 
 class NotebookError(StudyError):

@@ -36,7 +36,7 @@ _GET_FLAGS, _SET_FLAGS, _TOP = 0x80086601, 0x40086602, 0x00020000  # linux/fs.h
 
 
 def spread(directory: Path) -> None:
-    """Have what is made in a directory lie far apart, as ``chattr +T`` does, on ext4.
+    """Let ext4 place new files of a directory far apart, as ``chattr +T`` does.
 
     Without a journal ext4 takes no inode again in the five seconds after its file was removed, and
     looks through all of those beside the directory for each new file: copies of servers that come
@@ -79,7 +79,7 @@ def is_locked(path: Path) -> bool:
 
 
 SHORT = "/tmp"  # noqa: S108  (what we make in it is ours)
-"""Where temporary files lie whose path has to be short, as that of a socket."""
+"""The directory of temporary files with short paths, such as sockets."""
 
 _TEMPORARY = re.compile(r"\.?pgstudies-[a-z0-9_]{8}")
 _OWNER = "owner.lock"
@@ -178,7 +178,7 @@ def cannot_write(error: OSError, where: Path | str, variable: str = "") -> Space
 def space_error(error: OSError, where: Path | str, variable: str = "") -> SpaceError | None:
     """As ``cannot_write`` for an error of anything: None unless a disk is full, a place forbidden.
 
-    It is for whoever does not know that the error came from writing.
+    For callers that do not know that the error came from writing.
     """
     known = is_full(error) or error.errno in _FORBIDDEN
     return cannot_write(error, where, variable) if known else None
@@ -195,7 +195,7 @@ def write_file(target: Path, content: bytes | str, variable: str = "") -> None:
 
 
 def write_new_file(target: Path, content: bytes | str, variable: str = "") -> bool:
-    """The same unless the file is there; returns whether it was written.
+    """As ``write_file``, unless the file exists; returns whether it was written.
 
     Of two that write it at once the first wins.
     """
@@ -229,7 +229,7 @@ def find_sealed(stem: Path) -> Path | None:
 
 
 def read_sealed(file: Path) -> bytes:
-    """The content of such a file; raises StudyError if it is damaged."""
+    """The content of a sealed file; raises StudyError if it is damaged."""
     content = file.read_bytes()
     if _checksum(content) != file.stem.rpartition("-")[2]:
         raise StudyError(f"{file} is damaged: its SHA-256 is not the one in its name.")
@@ -303,7 +303,7 @@ def read_regular(path: Path, limit_bytes: int, what: str) -> bytes:
 
 
 def read_text(path: Path, what: str, limit_bytes: int = _MOST_TEXT) -> str:
-    """The same of a file in UTF-8."""
+    """The content of a file in UTF-8, as ``read_bytes``."""
     try:
         return read_regular(path, limit_bytes, what).decode().replace("\r\n", "\n")
     except UnicodeDecodeError as error:

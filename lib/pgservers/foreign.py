@@ -1,4 +1,4 @@
-"""Sessions on servers of others, which may be silent, go on without end, or answer nonsense."""
+"""Sessions on untrusted servers, which may hang, answer without end, or answer nonsense."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LONGEST_S = STATEMENT_TIMEOUT_S + 60.0
 """Our limit for each answer, as a server may be stuck, or lie."""
 
 _MOST_BYTES = 2**30
-"""How far our memory may grow while one answer arrives."""
+"""The most that our memory may grow while one answer arrives (bytes)."""
 
 # A server whose machine is gone is noticed after a minute, not after two hours.
 _KEEPALIVES = {
@@ -105,7 +105,7 @@ def connect(conninfo: str, parts: Mapping[str, str], **arguments: Any) -> Foreig
 
 
 def timeouts() -> dict[str, str]:
-    """The variables by which a client program gives up as our sessions do; add PGOPTIONS."""
+    """Variables that give a client program the timeouts of our sessions; add PGOPTIONS."""
     return {"PGCONNECT_TIMEOUT": os.environ.get("PGCONNECT_TIMEOUT", str(_CONNECT_TIMEOUT_S))}
 
 

@@ -1,4 +1,4 @@
-"""The order of PostgreSQL's versions, those before a release among them."""
+"""The order of PostgreSQL's versions, including betas and release candidates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VERSION = r"\d\d(?:devel|(?:alpha|beta|rc)\d+)|\d{1,2}(?:\.\d+){0,2}"
 
 
 def version_key(text: str) -> tuple[int, ...]:
-    """By it versions are in order: 19beta2, 19rc1, 19, 19.1; raises ServerError for other words."""
+    """The sort key of a version: 19beta2, 19rc1, 19, 19.1; raises ServerError for other words."""
     if not re.fullmatch(VERSION, text):
         raise ServerError(f"{text!r} names no version of PostgreSQL.")
     numbers, stage, count = re.split(r"([a-z]+|$)", text, maxsplit=1)

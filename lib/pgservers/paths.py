@@ -1,4 +1,4 @@
-"""Where things are: absolute paths of what we come with, and of the user's own directories."""
+"""Absolute paths: of the project's files, and of the user's own directories."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import platformdirs
 _PACKAGE = Path(__file__).resolve().parent
 
 INSTALLED = (_PACKAGE / "checkout").is_dir()
-"""Whether this is a wheel's, which has its own copy of the checkout, and nothing is written."""
+"""Whether this runs from an installed wheel, whose copy of the checkout is read-only."""
 
 ROOT = _PACKAGE / "checkout" if INSTALLED else _PACKAGE.parents[1]
 """The checkout, with notebooks, prose, data and the sources of extensions."""
@@ -72,7 +72,7 @@ def records_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """The directory for what can be made again: ``$PGSTUDIES_CACHE``, else the user's cache.
+    """The cache directory: ``$PGSTUDIES_CACHE``, else the user's cache.
 
     For root it is outside every private home, because the servers of root run as another account.
     """
@@ -99,10 +99,10 @@ def run_dir() -> Path:
 
 
 def for_display(path: Path) -> str:
-    """The path as short as the user can still use it."""
+    """The path, relative or with ~ if that is shorter."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def in_checkout(path: Path) -> str:
-    """The path from the checkout; of one that lies elsewhere its name alone."""
+    """The path relative to the checkout; for a file elsewhere its name."""
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name

@@ -34,21 +34,21 @@ _SPARE_FILES = 100
 _SPARE_PROCESSES = 50
 
 _SPARE_CONNECTIONS = 5
-"""Sessions of a server that are not ours to fill: the study's own."""
+"""Sessions of a server that are left free, for the study's own."""
 
 _END_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
 class _Room:
-    """How many more sessions there is room for, and what sets that limit."""
+    """The number of further sessions that fit, and what limits it."""
 
     connections: int
     limit: str
 
 
 def room_for_sessions(server: Server | None = None) -> int:
-    """How many sessions this machine has room for, and the server, where one is given.
+    """The number of sessions that this machine has room for, and the server, if given.
 
     Counted are open files and processes of this account, memory, and ``max_connections``; of a
     server that is not ours at most half of what is free.  The limit of open files is raised first,
@@ -58,7 +58,7 @@ def room_for_sessions(server: Server | None = None) -> int:
 
 
 def reason_no_room(server: Server, count: int) -> str | None:
-    """Why so many sessions do not fit beside those of this server, or None if they do."""
+    """The reason why ``count`` sessions do not fit beside those of the server; None if they do."""
     room = _room(server)
     return f"{count} sessions do not fit: {room.limit}" if count > room.connections else None
 
@@ -128,7 +128,7 @@ def end_sessions(
 
 
 def wait_until_gone(server: Server, pids: Collection[int]) -> None:
-    """Wait until these processes of a managed server have gone; raises as ``end_sessions`` does."""
+    """Wait until these processes of a managed server end; raises as ``end_sessions`` does."""
     if server.capabilities.has("processes"):
         _wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
 

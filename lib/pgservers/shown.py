@@ -1,4 +1,4 @@
-"""Text from elsewhere in Markdown, HTML and charts, and what their pages may run."""
+"""Untrusted text in Markdown, HTML and charts, and the policy of their pages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def policy(*scripts: str) -> str:
 
 
 def digest_source(script: str) -> str:
-    """How a policy names a script that stands in the page."""
+    """A policy's name for an inline script."""
     digest = hashlib.sha256(script.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 
@@ -34,7 +34,7 @@ _STYLED = "style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
 def visible(value: object) -> object:
-    """Text without what would hide or turn round the text beside it."""
+    """Text without control characters that hide or reverse other text."""
     if isinstance(value, str) and not hasattr(value, "__html__"):
         return lines_printable(value)
     return value
@@ -44,7 +44,7 @@ _MARKS = re.compile(r"[\\`*_{}\[\]<>&|#@~$^:]")
 
 
 def markdown(text: str) -> str:
-    """Text, on one line, as Markdown that shows it as it is."""
+    """Text on one line, escaped for Markdown."""
     return _MARKS.sub(r"\\\g<0>", printable(" ".join(text.split())))
 
 

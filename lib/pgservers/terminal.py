@@ -1,4 +1,4 @@
-"""What goes to stderr: our own sentences, and what a kernel writes, fit for a terminal or a log."""
+"""Output to stderr: our own sentences, and what a kernel writes, for a terminal or a log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JUPYTER_SESSION = "JPY_SESSION_NAME"
 
 
 def say(sentence: str) -> None:
-    """Tell the user of the command line something, as the programs of Unix do."""
+    """Print a message of the command line on stderr."""
     tell(f"pgstudies: {sentence}", err=True)
 
 
@@ -32,7 +32,7 @@ def tell(text: str | Path, *, err: bool = False) -> None:
 
 
 def notice(sentence: str) -> None:
-    """Tell whoever runs a notebook something, on stderr, above the bar that is drawn there.
+    """Tell the user of a notebook something, on stderr, above the bar that is drawn there.
 
     In JupyterLab, which colours stderr as an error, it goes to stdout.
     """
@@ -45,7 +45,7 @@ def notice(sentence: str) -> None:
 
 @functools.cache
 def notice_once(sentence: str) -> None:
-    """The same, but each sentence only once in this process."""
+    """As ``notice``, but each sentence only once in this process."""
     notice(sentence)
 
 
@@ -67,7 +67,7 @@ def lines_printable(text: str) -> str:
 
 
 class Relay:
-    """A file to write to: it passes whole lines on, and progress bars as ``stream`` can show them.
+    """A writable file that passes on whole lines, and progress bars as ``stream`` can show them.
 
     A progress bar is a line begun anew with carriage returns.  On a terminal it is cut to the
     terminal's width, because a longer one cannot be overwritten; in a log it is written as a line
@@ -89,7 +89,7 @@ class Relay:
         self._due = clock() + interval_s
 
     def write(self, text: str) -> int:
-        """Take over some text, which may begin or end within a line."""
+        """Write text, which may begin or end within a line."""
         *lines, last = (self._unfinished + text).split("\n")
         for line in lines:
             visible = _overwritten(line).rstrip()
@@ -107,7 +107,7 @@ class Relay:
         return len(text)
 
     def flush(self) -> None:
-        """Hand on what the stream buffers."""
+        """Flush the stream."""
         self._stream.flush()
 
     def _draw(self, text: str) -> None:
@@ -130,12 +130,12 @@ class LinesOnly(io.TextIOBase):
 
 
 def _overwritten(line: str) -> str:
-    """What is left to see of a line that carriage returns began anew."""
+    """The visible rest of a line after carriage returns."""
     return next((part for part in reversed(line.split("\r")) if part), "")
 
 
 class Progress:
-    """A bar over the trials of a run, or so; the same text in a terminal, a notebook and a log.
+    """A progress bar, such as over a run's trials; the same text in terminal, notebook and log.
 
     ``total`` is None where a run ends by the clock: ``expect_more`` tells once it is estimated; 0
     where nothing is counted, and only the time is drawn.  Nothing is drawn for ``delay_s``.
@@ -201,7 +201,7 @@ class Progress:
         self._at_first = self._done
 
     def advance(self, trials: int = 1) -> None:
-        """So many trials are done."""
+        """Count ``trials`` more as done."""
         if trials:
             is_first = self._counts_from is not None and self._done == self._at_first
             self._done += trials
@@ -224,7 +224,7 @@ class Progress:
         return self._took_s * (self._total - self._done) / done - since
 
     def expect_more(self, trials: int) -> None:
-        """So many trials there will be after those that are done."""
+        """Set the number of trials that remain after those that are done."""
         self._total = self._done + trials
 
     def note(self, sentence: str) -> None:
@@ -260,7 +260,7 @@ class Progress:
 
 
 _open: list[Progress] = []
-"""The bars of this process that are drawn now."""
+"""The bars of this process that are visible."""
 
 
 def _minutes(seconds: float) -> str:
@@ -275,7 +275,7 @@ def _in_jupyterlab() -> bool:
 
 
 def rough_duration(seconds: float) -> str:
-    """A duration in words that do not pretend to be exact."""
+    """A rounded duration in words."""
     if seconds < 90:
         return f"about {seconds:.0f} seconds"
     minutes = seconds / 60

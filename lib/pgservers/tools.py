@@ -14,7 +14,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Tool:
-    """Something that the system brings or not.
+    """A tool that the system may lack.
 
     Attributes:
         name: What it is called everywhere.
@@ -66,7 +66,7 @@ TOOLS = (
 
 
 def missing() -> list[Tool]:
-    """The tools that are not here."""
+    """The tools that are missing here."""
     return [tool for tool in TOOLS if tool.path is None]
 
 

@@ -1,4 +1,4 @@
-"""What others wrote, checked against the types that say what may stand there."""
+"""Input of others, checked against types."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def checked(value: object, kind: type[T], what: str) -> T:
 
 
 def misfit(error: Exception, value: object, kind: object) -> str:
-    """Where ``value`` is not of ``kind``, by msgspec's error, and what may stand there."""
+    """The place in ``value`` that is not of ``kind``, by msgspec's error, and what it may be."""
     found = _PLACE.fullmatch(str(error))
     if not isinstance(error, msgspec.ValidationError) or found is None:
         return "it has text that is not Unicode"
@@ -61,7 +61,7 @@ def misfit(error: Exception, value: object, kind: object) -> str:
 
 
 def _place(path: str, value: Any, kind: object) -> tuple[str, str]:
-    """A place in words, an entry of a list by its name if it has one; and what may stand there."""
+    """A place in words (entries of a list by name, if they have one), and what is allowed there."""
     words: list[str] = []
     of: Any = msgspec.inspect.type_info(kind)
     for name, number in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", path):

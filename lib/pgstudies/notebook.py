@@ -1,4 +1,4 @@
-"""What a notebook holds: its study as one object, from the parameters to the verdicts."""
+"""A notebook's study as one object, from the parameters to the verdicts."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class Study:
             arms=self._arms,
             prepare=prepare,
             procedure=procedure,
-            parameters={**self._values, **named, **also},  # a path tells of the machine
+            parameters={**self._values, **named, **also},  # a path says something about the machine
             settings=settings,
             **how,
         )
@@ -232,7 +232,7 @@ class Study:
         return verdict_table(self.verdicts, counted)
 
     def answer(self) -> HTML:
-        """What became of the claims: published, now, this run; and what it means today."""
+        """The answer: each claim as published, now and in this run, and what it means today."""
         if self.verdicts is None:
             raise StudyError("Nothing is judged yet: run the cell with study.judge first.")
         reference = reference_verdicts(self.name)
@@ -241,7 +241,7 @@ class Study:
         return HTML(strip + means)  # type: ignore[no-untyped-call]
 
     def beside(self) -> alt.LayerChart | None:
-        """The figures of the answer as a chart; None where no claim has any."""
+        """The figures of the answer as a chart; None if no claim has a figure."""
         assert self.verdicts is not None
         return claims_chart(self.verdicts, self.record, reference_verdicts(self.name))
 

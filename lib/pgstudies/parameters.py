@@ -33,7 +33,7 @@ _KINDS = {
     "list[float]": "numbers with commas between, such as 0.5,1",
     "list[str]": "words with commas between, such as a,b",
 }
-"""The types a parameter may be annotated with, and what to call their values."""
+"""The types that a parameter may have, and the words for their values."""
 
 _INTEGER = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -69,12 +69,12 @@ class Parameter:
 
     @property
     def element(self) -> str:
-        """Its type, or that of a list's elements: int, float, str or bool."""
+        """Its type, or the type of a list's elements: int, float, str or bool."""
         return self.type.removeprefix("list[").rstrip("]")
 
     @property
     def limits(self) -> str:
-        """What is allowed, in words: ``at least 50_000``, ``between 1 and 10``, ``a or b``."""
+        """The allowed values, in words: ``at least 50_000``, ``between 1 and 10``, ``a or b``."""
         unit = f" {self.unit}" if self.unit else ""
         if self.choices:
             return listed([spelled(choice) for choice in self.choices], "or")

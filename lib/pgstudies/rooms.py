@@ -46,7 +46,7 @@ TEMPLATE = "_template"
 
 
 class Sizes(TypedDict, total=False):
-    """What ``sizes.toml`` may say; the tables are the parameters of the larger runs."""
+    """The keys of ``sizes.toml``; its tables are the parameters of the other sizes."""
 
     kind: Kind
     title: str
@@ -62,7 +62,7 @@ class Sizes(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Room:
-    """The directory of a study.  Raises StudyError for a file that cannot be read."""
+    """The directory of a study; raises StudyError for a file that cannot be read."""
 
     directory: Path
 
@@ -90,7 +90,7 @@ class Room:
 
     @property
     def headings(self) -> dict[str, str]:
-        """By the name of every global, the heading above the cell that sets it, the last one."""
+        """For every global, the heading above the last cell that sets it."""
         found: dict[str, str] = {}
         heading = ""
         for cell in json.loads(self.notebook.read_text(encoding="utf-8"))["cells"]:
@@ -121,7 +121,7 @@ class Room:
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """What ``sizes.toml`` says."""
+        """The contents of ``sizes.toml``."""
         found = self.read("sizes.toml")
         checked(found, Sizes, str(self.directory / "sizes.toml"))
         return found
@@ -186,7 +186,7 @@ def in_contents(toc: dict[str, Any]) -> list[str]:
 
 @cache
 def tell_whose(room: Room) -> None:
-    """Say once that a study of ``PGSTUDIES_NOTEBOOKS`` is code, before any of it is run.
+    """Warn once, before it runs, that a study of ``PGSTUDIES_NOTEBOOKS`` is code.
 
     Nothing is said in a kernel: who opened a notebook sees it, and a run has said it.
     """

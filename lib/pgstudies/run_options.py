@@ -1,4 +1,4 @@
-"""What a run and its notebook tell each other, and what a user tells both by the environment.
+"""What a run and its notebook pass to each other, and the environment variables of both.
 
 A notebook is executed in a kernel of its own, by ``pgstudies`` or by hand in JupyterLab, so all of
 it goes by environment variables and by files.  From the user, for every notebook:
@@ -53,7 +53,7 @@ class RunOptions:
 
     @classmethod
     def given(cls) -> Self:
-        """The options of this process: read where it starts, and passed on from there."""
+        """The options of this process, read once at its start."""
         more = json.loads(os.environ.get(_RUN_OPTIONS) or "{}")
         return cls(
             server=os.environ.get("PGSTUDIES_SERVER", ""),
@@ -63,7 +63,7 @@ class RunOptions:
         )
 
     def server_for(self, named: str | None) -> str:
-        """The server to use where a parameter or an option has named this one, or none."""
+        """The server to use, given the one that a parameter or an option names, or none."""
         from pgservers.addresses import EMBEDDED  # noqa: PLC0415  (imports psycopg)
 
         return named or self.server or EMBEDDED
@@ -80,13 +80,13 @@ class RunOptions:
         }
 
     def reply(self) -> Replies | None:
-        """Where to answer; None where nobody waits for it."""
+        """Where to answer; None if nobody waits for an answer."""
         return Replies(Path(self.replies)) if self.replies else None
 
 
 @dataclass(frozen=True)
 class Replies:
-    """A directory in which a notebook leaves what the program that runs it wants to know."""
+    """A directory in which a notebook leaves its record's name and its verdicts for its caller."""
 
     directory: Path
 

@@ -107,7 +107,7 @@ def _page_of(study: str) -> Path:
 
 
 def _toc_of(present: Sequence[str]) -> dict[str, Any]:
-    """The table of contents with exactly these studies, and without pages that there are not.
+    """The table of contents with exactly these studies, and without pages that do not exist.
 
     An application that has been removed has taken its pages along.
     """
@@ -128,7 +128,7 @@ _PREFIX = "book/studies/"
 
 
 def _first_complaint(output: str) -> str:
-    """The line that says what is wrong, with paths as seen from the checkout."""
+    """The line of the log that names the error, with paths relative to the checkout."""
     lines = [line.strip().replace(f"{ROOT}/", "") for line in output.splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith("[IPKernelApp]")]  # warns of TCP, always
     complaints = [x for x in lines if re.search(r"WARNING|ERROR|SEVERE|Error\b|Exception", x)]

@@ -19,7 +19,7 @@ def book() -> None:
 
 
 def clean() -> None:
-    """Settle the first page that a run which was killed has left unfinished."""
+    """Mark the first page as finished if a killed run left it unfinished."""
     if (paths.BUILD / "first-page.lock").exists():
         from .first_page import settle_first_page
 

@@ -1,4 +1,4 @@
-"""The front page while a run goes on: the references' verdicts, and this machine's so far."""
+"""The front page during a run: the reference verdicts, and this machine's so far."""
 
 from __future__ import annotations
 

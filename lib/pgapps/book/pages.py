@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 TOP = ("answer", "finding")
-"""Tags of cells that stand below the title, in this order."""
+"""Tags of the cells that a page shows below its title, in this order."""
 
 FOLDED = {
     "parameters": "remove-cell",  # a table of them, with what they mean, follows
@@ -76,11 +76,11 @@ def _folded(cell: dict[str, Any]) -> dict[str, Any]:
 HEADING = re.compile(r"^## ", re.MULTILINE)
 
 CODE, DETAILS = "Show the code of this section", "Show the details"
-"""What the bars say that unfold a section's hidden code, and a folded output."""
+"""Labels of the bars that unfold a section's hidden code, and a folded output."""
 
 
 def _with_code_together(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The cells with the hidden code of a section in one cell at its end, and not each in a bar."""
+    """The cells, with all hidden code of a section in one folded cell at its end."""
     done: list[dict[str, Any]] = []
     hidden: list[str] = []
     for cell in cells:
@@ -98,7 +98,7 @@ def _with_code_together(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _code_of(sources: list[str]) -> list[dict[str, Any]]:
-    """A folded cell of these sources; none without any."""
+    """A folded cell with these sources; None without sources."""
     if not sources:
         return []
     about = {"tags": ["hide-input"], "mystnb": {"code_prompt_show": CODE}}
@@ -109,7 +109,7 @@ def _code_of(sources: list[str]) -> list[dict[str, Any]]:
 
 
 def _one_output_each(cell: dict[str, Any]) -> list[dict[str, Any]]:
-    """What follows the first chart or table of a cell whose code stands elsewhere is apart."""
+    """Fold the outputs after the first chart or table of a cell whose code is hidden."""
     if not _kinds_of_output(cell) or "remove-input" not in _tags(cell) or _is_top(cell):
         return [cell]
     parts: list[list[Any]] = [[]]
@@ -200,7 +200,7 @@ def _kinds_of_output(cell: dict[str, Any]) -> list[str]:
 
 
 def _named(cells: list[dict[str, Any]]) -> str:
-    """What is in these cells, in words; empty where that is too little to be folded away."""
+    """What these cells contain, in words; empty if there is too little to fold."""
     kinds = [what for cell in cells for what in _kinds_of_output(cell)]
     words = sum(cell["cell_type"] == "markdown" for cell in cells)
     code = sum(map(_is_code, cells))
@@ -221,7 +221,7 @@ def _text(text: str) -> dict[str, Any]:
 
 
 def _linked(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The cells with each of ``TERMS`` a link to the glossary where the prose first has it."""
+    """The cells, with the first use of each of ``TERMS`` linked to the glossary."""
     left = {term: re.compile(rf"(?<![\w/*-]){term}s?(?![\w/*-])") for term in TERMS}
     linked = []
     for cell in cells:
@@ -238,7 +238,7 @@ def _linked(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _link(line: str, left: dict[str, re.Pattern[str]]) -> str:
-    """The line with the terms it has linked, which are then no longer ``left``."""
+    """The line with terms linked; linked terms are removed from ``left``."""
     for term, pattern in list(left.items()):
         parts = _NO_PROSE.split(line)  # every second one is code or a link
         for place in range(0, len(parts), 2):
@@ -270,7 +270,7 @@ _INSIDE = re.compile(
 )
 
 LARGE = 200_000
-"""Longer files (characters in base64) are put beside a page, not into it."""
+"""Longer files (characters in base64) are written beside a page, not into it."""
 
 
 def answer_first(app: Sphinx, page: str, source: list[str]) -> None:
@@ -282,7 +282,7 @@ def answer_first(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def marked(document: Document) -> Document:
-    """The notebook with a warning below its title where its machine's measuring failed a check."""
+    """The notebook, with a warning below its title if a check failed on its machine."""
     record = Path(document["metadata"].get("pgstudies", {}).get("record", ""))
     checks = read_checks()
     failed = checks.filter(pl.col("passed").not_())
@@ -302,7 +302,7 @@ def marked(document: Document) -> Document:
 
 
 def with_whose_charts(document: Document) -> Document:
-    """The page with a sentence below its answer, where what follows is of another run than that."""
+    """The page, with a sentence below its answer if the rest of it is from another run."""
     record = Path(document["metadata"].get("pgstudies", {}).get("record", ""))
     reference = reference_verdicts(record.parent.name) if (record / INFO).exists() else None
     cells = document["cells"]

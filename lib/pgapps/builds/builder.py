@@ -47,7 +47,7 @@ _LAYOUT = 3
 """Of what a kept build has; since 3, what links its backend anew is among it, by meson as well."""
 
 MOST_BYTES = 4 * 2**30
-"""The size of all kept builds; the least recently used make room for new ones."""
+"""The most that kept builds may take (bytes); the least recently used make room."""
 
 
 class Builder:
@@ -164,7 +164,7 @@ class Builder:
             watching.join()
 
     def _keep_link(self, work: Path, source: Path, target: Path) -> None:
-        """Keep what links the backend anew; a build that has none is compared as it is."""
+        """Keep what is needed to relink the backend; a build without it is compared as it is."""
         program, kept = target / "bin" / "postgres", target / KEPT
         try:
             command, linked_in = find_link(work)
@@ -183,7 +183,7 @@ class Builder:
 
     @cached_property
     def _compiler(self) -> str:
-        """The version that it prints; raises CannotRun where it is not installed."""
+        """The version that a program prints; raises CannotRun if it is not installed."""
         return compiler_version(["cc"])
 
     @property
@@ -193,7 +193,7 @@ class Builder:
         return hashlib.sha256(what.encode()).hexdigest()[:8]
 
     def _commands(self, source: Path, work: Path, target: Path) -> Iterator[list[str]]:
-        """The commands that build, install and try it, each to be run in ``work`` when it comes."""
+        """The commands that build, install and try a commit, each run in ``work``."""
         answers = [str(target / "bin" / "postgres"), "--version"]
         compiler = ["ccache", "cc"] if shutil.which("ccache") else ["cc"]
         jobs = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
@@ -225,13 +225,13 @@ class Builder:
 
 
 def commit_of(place: str) -> str | None:
-    """The commit that a directory of a repository's builds is of, abbreviated; None for others."""
+    """The abbreviated commit of a directory of a build; None for other directories."""
     found = re.search(r"/commits/[0-9a-f]+/builds/([0-9a-f]{10})[0-9a-f]{6}-[0-9a-f]{8}$", place)
     return found[1] if found else None
 
 
 def remove_oldest(places: Sequence[Path], most_bytes: int, *, but: Path) -> None:
-    """Remove the directories of these that were used longest ago, until all are as small as that.
+    """Remove the least recently used directories, until the rest takes ``most_bytes`` at most.
 
     From the one that is to stay on, none is removed.
     """
@@ -244,7 +244,7 @@ def remove_oldest(places: Sequence[Path], most_bytes: int, *, but: Path) -> None
 
 
 def _try_out(place: Path) -> None:
-    """Raise CannotRun where no cluster can be made with it, as postgres --version tells nothing."""
+    """Raise CannotRun if initdb makes no cluster with it: postgres --version proves nothing."""
     if (place / "bin" / "initdb").is_file():
         try:
             serve(str(place)).close()
@@ -260,7 +260,7 @@ def _installed(work: Path) -> list[str]:
 
 
 def _left_out(goal: str) -> list[str]:
-    """Have make in src/ take for done what no server needs: programs of tests, and ecpg."""
+    """Make src/ skip what no server needs: test programs, and ecpg."""
     parts = ("interfaces", "test/regress", "test/isolation", "test/perl")
     return [word for part in parts for word in ("-o", f"{goal}-{part}-recurse")]
 
@@ -271,7 +271,7 @@ _STEP = re.compile(rb"^\[(\d+)/(\d+)\]", re.MULTILINE)
 
 
 def _steps(log: Path) -> tuple[int, int] | None:
-    """What ninja says in its log: steps that are done, and all; None where it says nothing."""
+    """The steps done, and all steps, by ninja's log; None if it has none yet."""
     with suppress(OSError), log.open("rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - 10_000))
         if found := _STEP.findall(file.read()):
@@ -281,7 +281,7 @@ def _steps(log: Path) -> tuple[int, int] | None:
 
 
 def _objects(work: Path) -> int:
-    """How many files make has compiled; what is removed meanwhile does not count."""
+    """The number of files that make has compiled so far."""
     found = (name for _, _, names in os.walk(work / "src") for name in names)
     return sum(name.endswith(".o") for name in found)
 

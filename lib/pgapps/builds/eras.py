@@ -1,4 +1,4 @@
-"""What it takes to build the trees of other years with the tools of today.
+"""What it takes to build old source trees with today's tools.
 
 It is read from the trees themselves, not from dates: a back branch is as old as its release, and
 what is being developed says the same version for a year.
@@ -23,7 +23,7 @@ _PARTS = (
     *("port", "timezone", "backend", "backend/utils/mb/conversion_procs", "backend/snowball"),
     *("include", "interfaces/libpq", "bin/initdb", "bin/pg_config", "pl"),
 )
-"""Of src/, in this order, what a server needs where src/Makefile has no list of its own."""
+"""The parts of src/ that a server needs, in this order, if src/Makefile has no list."""
 
 # gram.y includes what flex writes, and bison 3 has made a macro of yylex by then.
 _FLEX = """#!/bin/sh
@@ -41,7 +41,7 @@ FLEX "$@" || exit
 
 
 def flags_for(repository: Repository, commits: Sequence[str]) -> tuple[str, ...]:
-    """The flags of the compiler that one of these commits needs, and so all of them get.
+    """The compiler flags that any of these commits needs; all commits get them.
 
     Integers must wrap around (-fwrapv).  Until catalogs had CATALOG_VARLEN, their columns of
     variable length lay in an array of one element; gcc 4.8 and later takes what is beyond it for
@@ -61,7 +61,7 @@ def flags_for(repository: Repository, commits: Sequence[str]) -> tuple[str, ...]
 
 
 def parts_of(source: Path) -> list[str]:
-    """The parts of src/ to be made one by one; empty where its Makefile can be told to."""
+    """The parts of src/ to make one by one; empty if its Makefile takes a list."""
     makefile = source / "src" / "Makefile"
     if not makefile.is_file() or "SUBDIRS" in makefile.read_text("utf-8", "replace"):
         return []
@@ -69,7 +69,7 @@ def parts_of(source: Path) -> list[str]:
 
 
 def flex_for(source: Path, work: Path) -> list[str]:
-    """What tells configure, which for years took 2.6 for too old, that there is a flex."""
+    """Variables that make an old configure accept flex 2.6, which it took for too old."""
     flex, grammar = shutil.which("flex"), source / "src" / "backend" / "parser" / "gram.y"
     if flex is None or not grammar.is_file():
         return []
@@ -82,7 +82,7 @@ def flex_for(source: Path, work: Path) -> list[str]:
 
 
 def require_tools(source: Path) -> None:
-    """Raise StudyError where a tool is missing that the tree is built with."""
+    """Raise StudyError if a tool is missing that is needed to build the tree."""
     if not (source / "src" / "backend" / "parser" / "gram.y").is_file():
         return
     missing = [name for name in _NEEDED if shutil.which(name) is None]

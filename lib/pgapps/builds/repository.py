@@ -1,4 +1,4 @@
-"""A user's git repository, read through a clone of ours, so that nothing in it changes.
+"""A user's git repository, read through our own clone, so that nothing in it changes.
 
 It may come from somebody else: none of its settings, hooks, filters or remotes can run a program.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 ROOM_BYTES = 1_000_000
-"""If a build or git fails with less free space than this, the disk is taken to be full."""
+"""A build or git that fails with less free space than this is reported as a full disk."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Commit:
 
     @property
     def short(self) -> str:
-        """The first letters of its name, as git shows it."""
+        """Its abbreviated name, as git shows it."""
         return self.sha[:10]
 
     @property
@@ -123,7 +123,7 @@ class Repository:
             shutil.copyfile(shallow, ours / "shallow")
 
     def _path(self, *which: str) -> Path:
-        """A path in the repository, from these arguments of ``git rev-parse``."""
+        """A path in the repository, by ``git rev-parse`` with these arguments."""
         output = _git(self.source, "rev-parse", *which, errors="surrogateescape")
         return self.source / output.removesuffix("\n")
 

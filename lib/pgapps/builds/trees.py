@@ -1,4 +1,4 @@
-"""A user's own build trees: what links the backend of an installation anew is kept from there."""
+"""A user's own build trees: object files and link command of a backend are copied from there."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from pgservers.programs.installations import Binaries
 
 MOST_BYTES = 2 * 2**30
-"""The size of all that is kept; what was used longest ago makes room for more."""
+"""The most that is kept (bytes); the least recently used makes room."""
 
 _BACKEND = Path("src", "backend", "postgres")
 
 
 def keep_links(servers: Sequence[str]) -> Iterator[str]:
-    """Keep what links the backends of directories of programs anew; says what came of it.
+    """Copy what is needed to relink the backends of directories of programs; report the outcome.
 
     It is taken from the build tree that an installation names; nothing is written there.  Other
     servers than directories are passed over.
@@ -46,7 +46,7 @@ def keep_links(servers: Sequence[str]) -> Iterator[str]:
     for server in dict.fromkeys(servers):
         if not (Path(server).is_absolute() and is_directory(server)):
             continue
-        if Path(server).resolve().is_relative_to(cache_dir().resolve()):  # a build of ours
+        if Path(server).resolve().is_relative_to(cache_dir().resolve()):  # our own build
             continue
         binaries = find_binaries(server)
         if can_relink(binaries):
@@ -62,7 +62,7 @@ def keep_links(servers: Sequence[str]) -> Iterator[str]:
 
 
 def _keep(binaries: Binaries) -> Path:
-    """Keep what links an installation's backend anew; returns its build tree, or CannotRun."""
+    """Copy what relinking an installation's backend needs; returns its build tree, or CannotRun."""
     named = _named(binaries)
     tree, source = named.get("builddir"), named.get("srcdir")
     if tree is None:
@@ -75,7 +75,7 @@ _NAMED = re.compile(r"^abs_top_(builddir|srcdir) = (/.+)$", re.MULTILINE)
 
 
 def _named(binaries: Binaries) -> dict[str, Path]:
-    """Where an installation says it was built, and from what, for those who build extensions."""
+    """The build and source directories that an installation's Makefile.global names."""
     prefix = binaries.bindir.parent
     for place in ("lib*", "lib*/*", "lib*/*/*"):
         for file in prefix.glob(f"{place}/pgxs/src/Makefile.global"):
@@ -85,7 +85,7 @@ def _named(binaries: Binaries) -> dict[str, Path]:
 
 
 def _keep_from(tree: Path, sources: Sequence[Path], binaries: Binaries) -> None:
-    """Keep it from this tree; raises CannotRun where it is another build's, or not ours alone."""
+    """Copy it from this tree; CannotRun for another build's tree, or one that others can change."""
     program, links = binaries.bindir / "postgres", place_of_links()
     if not (tree / _BACKEND).is_file():
         raise CannotRun(f"there is no {_BACKEND} in {tree}")
@@ -114,7 +114,7 @@ def _keep_from(tree: Path, sources: Sequence[Path], binaries: Binaries) -> None:
 
 
 def _require_ours(tree: Path) -> None:
-    """Raise CannotRun where others could change it: make and its compiler are run as ourselves."""
+    """Raise CannotRun if other accounts can change the tree, because make runs as this account."""
     try:
         for path in [tree, *tree.rglob("*"), *tree.parents]:
             if not path.is_symlink() and others_can_change(path, above=tree):

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from ..builds.repository import Commit, Repository
 
 ALIKE = 0.001
-"""Numbers that differ by a smaller part count as the same, as counts vary by that much."""
+"""Numbers that differ by less (relative) count as the same: two counts differ by as much."""
 
 WORTH = 0.1
-"""A step that is a smaller part of the whole is not searched for."""
+"""Smaller steps, relative to the whole change, are not searched for."""
 
 
 @dataclass(frozen=True)
@@ -133,11 +133,11 @@ class _Search:
         return found.levels[sha]
 
     def apart(self, one: str, other: str) -> float:
-        """How far the numbers of two measured commits are apart."""
+        """The difference between the numbers of two measured commits."""
         return abs(math.log(self.found.levels[one] / self.found.levels[other]))
 
     def between(self, good: str, bad: str) -> None:
-        """Put the steps between two commits that differ into ``found``."""
+        """Add the steps between two commits to ``found``."""
         among = self._first_bad(good, bad)
         last, levels = among[-1], self.found.levels
         before = good
@@ -163,7 +163,7 @@ class _Search:
         return next((sha for sha in path[1:] if sha in self.found.levels), good)
 
     def _first_bad(self, good: str, bad: str) -> list[str]:
-        """The first commit nearer to the bad end, by git's own bisection; or all it may be."""
+        """The first commit nearer to the bad end, by git's own bisection; or all candidates."""
         git = self.repository.git
         output = git("bisect", "start", "--no-checkout", bad, good)
         try:
@@ -197,6 +197,6 @@ def _remaining(output: str) -> str:
 
 
 def _steps(output: str) -> int:
-    """How many commits git expects to ask for, this one included."""
+    """The number of commits that git expects to need, this one included."""
     estimate = re.search(r"roughly (\d+) step", output)
     return 1 + int(estimate[1]) if estimate else 1

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..counting.units import Unit
 
 EXACT = 0.001
-"""The smallest limit: counts of the same work differ by up to this part."""
+"""The smallest limit: counts of the same work differ by as much (relative)."""
 
 _HUNK = re.compile(r"^@@ -\S+ \+\S+ @@ ?(.*)$")
 
@@ -28,7 +28,7 @@ _FUNCTION = re.compile(r"(\w+)\s*\(")
 
 
 def limit_of(text: str) -> float:
-    """The part of 1 in a text such as ``0.5%``; raises StudyError for anything else."""
+    """The fraction that a text such as ``0.5%`` means; raises StudyError for anything else."""
     match = re.fullmatch(r"\s*(\d{1,3}(?:\.\d+)?)\s*%\s*", text)
     if match is None:
         raise StudyError(f"A limit is a percentage such as 0.5%, and {text!r} is none.")
@@ -66,7 +66,7 @@ def touched_first(
 
     ``functions`` has unit, function and own, of one server.  Units that execute no changed function
     follow, one study after the other in turn, so that the first few are of all studies; those that
-    need an extension of ours come last, as it cannot be built for every server.
+    need one of our extensions come last, as it cannot be built for every server.
     """
     own = (
         functions.group_by("unit")

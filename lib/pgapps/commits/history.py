@@ -42,7 +42,7 @@ _CHANGES = "https://github.com/postgres/postgres/compare/"
 _COMMIT = r"^([0-9a-f]{10})[0-9a-f]{30}$"
 
 NOT_KNOWN = "build not known"
-"""In place of a compiler and its flags."""
+"""Shown if compiler and flags are unknown."""
 
 STEPS = {
     "unit": pl.String(),
@@ -183,7 +183,7 @@ def _part_in_words(name: str, steps: pl.DataFrame, most: int) -> list[str]:
 
 
 def breaks_of(lines: pl.DataFrame) -> pl.DataFrame:
-    """Where lines are broken: from, to, built before, built after."""
+    """Where a line is interrupted by another build: from, to, built before, built after."""
     points = lines.select("number", "point", "line", "built").unique("number").sort("number")
     rows = [
         (one["point"], other["point"], one["built"], other["built"])

@@ -1,4 +1,4 @@
-"""A record of what commits or releases cost: a block for each, written as soon as it is counted."""
+"""A record of counts of commits or releases: a block for each, written as soon as it is counted."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class CommitRecord:
         self._writer.close()
 
     def has(self, point: str) -> bool:
-        """Whether there are counts of this point."""
+        """Whether this point is counted."""
         return any(name == point for name, _ in self.levels)
 
     def add(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _WIDTH = 79
 
 _WORTH_NAMING = 0.005
-"""Functions are listed whose own count changed by at least this part of the whole."""
+"""The least change of a function that is listed, as a part of the whole count."""
 
 
 _LIMITS = "Counts of one backend under callgrind; waiting, contention and caches are not in them."

@@ -326,7 +326,7 @@ def _require_unset(parameters: Mapping[str, object]) -> None:
 
 
 def _asked(request: Request) -> Iterator[str]:
-    """A report's request, as lines to print before it is run."""
+    """The lines that say what a report's request would run."""
     for name, side in (("Baseline", request.baseline), ("Candidate", request.candidate)):
         yield f"{name}: {side.server}"
         yield from (f"    {setting} = {value}" for setting, value in side.settings.items())
@@ -337,7 +337,7 @@ def _asked(request: Request) -> Iterator[str]:
 
 
 def _require_consent(question: str, otherwise: str) -> None:
-    """Ask on a terminal; raises StudyError for a no, and where nobody can be asked."""
+    """Ask on a terminal; raises StudyError for a no, and without a terminal."""
     if not sys.stdin.isatty():
         raise StudyError(f"Nothing was compared: {otherwise}.")
     if not typer.confirm(question):
@@ -350,7 +350,7 @@ def _cannot_run(error: StudyError) -> NoReturn:
 
 
 def _code(error: StudyError) -> int:
-    """The exit code of an error; that of a full disk is kept."""
+    """The exit code of an error; a full disk keeps its own."""
     return error.exit_code if isinstance(error, SpaceError) else CANNOT_RUN
 
 

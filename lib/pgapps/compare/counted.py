@@ -48,10 +48,10 @@ _MOVED = {
 _SIDES = ("baseline", "candidate")
 
 ALIKE = 0.001
-"""Counts that differ by a smaller part count as the same, as they vary by that much."""
+"""Counts that differ by less (relative) are called the same: two counts differ by as much."""
 
 _WORTH_NAMING, _SHARE = 0.005, 0.2
-"""Functions are listed whose own count changed by this part of the unit's, or of its change."""
+"""The least change of a listed function, as a part of the unit's count or of its change."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ def counted(
 ) -> Counted:
     """Count the units of the request's studies (or those ``wanted``) on both sides.
 
-    With a case only those that have it in their names; with arms only those of one of them, or of
-    every arm.  Units of steps that are compared come first.  Both sides are counted at the same
+    With a case only units that have it in their names; with arms only units of these arms, or
+    of no arm.  Units of steps that are compared come first.  Both sides are counted at the same
     time: a count does not depend on other load.  A unit that cannot be counted has a reason.  After
     ``seconds`` no further unit is begun.
     """
@@ -139,7 +139,7 @@ def counted(
 
 
 def of_steps(counted: Counted | None, effects: pl.DataFrame) -> list[float | None]:
-    """For each row of ``effects`` the ratio of the instructions of its units, together.
+    """For each row of ``effects`` the ratio of the instructions of all its units together.
 
     None where it has no unit, or one that was not counted on both sides.
     """

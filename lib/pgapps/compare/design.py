@@ -124,7 +124,7 @@ class ComparisonDesign(Design):
 
     @property
     def needed(self) -> None:
-        """Any arm may be left out, on all sides."""
+        """Whether an arm may be left out: in a comparison any arm, on all sides."""
         return
 
     def in_force(
@@ -158,7 +158,7 @@ class ComparisonDesign(Design):
         return replace(self, arms=tuple(arms))
 
     def units(self, arms: Sequence[Arm]) -> tuple[list[Arm], list[list[Arm]]]:
-        """No arm for every group; the sides of an arm run together."""
+        """No arm is in every group; the sides of an arm run together."""
         names = dict.fromkeys(self.own(arm).name for arm in arms)
         return [], [[arm for arm in arms if self.own(arm).name == name] for name in names]
 
@@ -167,11 +167,11 @@ class ComparisonDesign(Design):
         return [other for other in self.arms if self.own(other).name == self.own(arm).name]
 
     def fails_on(self, arm: Arm) -> str:
-        """The side: what fails on one is not compared."""
+        """The arm's side: an arm that fails on one side is not compared."""
         return f"the {self.stands_for[arm.name][1]}"
 
     def continues(self, info: Info) -> bool:
-        """Also complete records of the same two: further blocks are added to theirs."""
+        """Complete records of the same two sides count: further blocks are added to theirs."""
         if self.fresh or "comparison" not in info:
             return False
         own, found = self.comparison, Comparison.from_dict(cast("ComparedInfo", info)["comparison"])
@@ -198,7 +198,7 @@ class ComparisonDesign(Design):
             kept["links"] = _with(kept.get("links", []), linked)
 
     def trial(self, server: Server, arm: Arm, **where: Any) -> Trial:
-        """One whose statements and waits are observed."""
+        """A trial whose statements and waits are observed."""
         seen = self.seen[arm.name]
         return ObservedTrial(server, arm, own=self.own(arm), seen=seen, **where)
 
@@ -222,7 +222,7 @@ class ComparisonDesign(Design):
                     kept["rows"].append({"of": of, "step": step, "rows": rows})
 
     def describe(self, arm: Arm) -> ArmFacts:
-        """What record.json has for an arm, with the study's arm (``of``) and the side."""
+        """The facts of an arm in record.json, with the study's arm (``of``) and the side."""
         own, side = self.stands_for[arm.name]
         return {**super().describe(arm), "of": own.name, "side": side}
 
@@ -233,7 +233,7 @@ class ComparisonDesign(Design):
 
 
 _PADDINGS = 4096
-"""As many sizes of the environment, from none more to a page less a byte."""
+"""The number of sizes of the environment: 0 to one page less a byte."""
 
 
 def _with(entries: Sequence[dict[str, Any]], drawn: dict[str, Any]) -> list[dict[str, Any]]:

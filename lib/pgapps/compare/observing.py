@@ -164,7 +164,7 @@ class PlansAndResults:
 
 
 def different_rows(one: Sequence[str], other: Sequence[str]) -> list[tuple[int, str]]:
-    """Rows that only one of two results has, each with 0 or 1 for which; a few of both."""
+    """A few rows that only one of two results has, each with 0 or 1 for which."""
     sides = (Counter(one) - Counter(other), Counter(other) - Counter(one))
     pairs = zip_longest(*(list(only.elements()) for only in sides))
     rows = [(side, row) for pair in pairs for side, row in enumerate(pair) if row is not None]
@@ -190,10 +190,10 @@ def _text(query: str | bytes) -> Any:
 
 
 INTERVAL_S = 0.05
-"""A sample takes a tenth of a millisecond: a fifth of a per cent of the time, on both sides."""
+"""The interval of sampling (s). A sample takes 0.1 ms, which is 0.2 % of the time on both sides."""
 
 ENOUGH = 20
-"""Samples of a step from which on its own length is divided among them."""
+"""From this many samples of a step on, its own length is divided among them."""
 
 WAIT = "wait, "
 """The prefix of the metrics of sampled waits, in seconds of a step."""
@@ -276,7 +276,7 @@ class Waits:
                 try:
                     rows = self._connection.execute(_SAMPLE, prepare=True).fetchall()
                 except psycopg.Error:
-                    return  # the server has ended, and whoever measures will say so
+                    return  # the server has ended, and the measuring reports it
                 with self._lock:
                     if not self._asleep.is_set():  # else the turn has ended meanwhile
                         self._now.update(row[0] for row in rows)
@@ -347,7 +347,7 @@ class ObservedTrial(Trial):
         return super().counts(**how)
 
     def keep(self, step: str, measured: Mapping[str, float], **where: Any) -> None:
-        """Keep metrics as ``Trial`` does, and what was waited for."""
+        """Keep metrics as ``Trial`` does, and the sampled waits."""
         super().keep(step, measured, **where)
         if self._waits is not None and "duration_s" in measured:
             for event, seconds in self._waits.take(measured["duration_s"]).items():
@@ -357,7 +357,7 @@ class ObservedTrial(Trial):
         """Run one transaction of a pgbench script, and keep its statements' plans and results.
 
         pgbench reports the statements that it sends, with the values of their variables.  Results
-        are kept of statements that only read, from a session of ours afterwards.  Of several
+        are kept of statements that only read, from our own session afterwards.  Of several
         statements, the names in ``statement_times`` are the cases.
         """
         sent = statements_sent(self, script, seed=seed, variables=variables)

@@ -152,7 +152,7 @@ def _require_harmless(study: str, given: Parameters) -> None:
 
 
 def _named(study: str, given: Parameters) -> Iterator[tuple[Parameter, str]]:
-    """The words that name a server or a directory, each with its parameter."""
+    """The texts that name a server or a directory, each with its parameter."""
     for parameter in declared(find_room(study).notebook):
         name = parameter.name
         if parameter.names and name in given:
@@ -177,7 +177,7 @@ def _has_workers(side: Side) -> bool | None:
 
 
 def _version(side: Side) -> int | None:
-    """The side's version number, as far as it is known without connecting."""
+    """The side's version number, if it is known without connecting."""
     if is_release(side.server):
         return parse_version(side.server)  # which fetches nothing
     if Address.parse(side.server).is_dsn:
@@ -293,7 +293,7 @@ def without_what_it_refuses(side: Side, tell: Callable[[str], object]) -> Side:
 
 
 def check_settings(settings: Mapping[str, str], request: Request) -> dict[str, str]:
-    """Those settings of a workload that a side's release does not know, each with its releases.
+    """The settings of a workload that a side's release does not know, each with those releases.
 
     A server runs without them.  Raises StudyError for a value that a side does not take.
     """
@@ -314,7 +314,7 @@ def check_settings(settings: Mapping[str, str], request: Request) -> dict[str, s
 
 
 def _file(name: str) -> Path | None:
-    """The file of that name, or None where there is none."""
+    """The file of that name, or None."""
     try:
         file = Path(name).expanduser()
         return file if file.is_file() else None

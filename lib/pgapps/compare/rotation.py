@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 FEWEST_ROUNDS = 12
-"""Blocks that every study is to have: where fewer fit into the time, arms are left out.  Every
+"""Blocks that every study shall have: if fewer fit into the time, arms are left out.  Every
 guard needs nine; six decide as well, but an interval of six is as wide as they differ."""
 
 NO_TIME = "there was no time, see --minutes"
 
 
 class ComparedStudy:
-    """A study that is being compared; it leaves as a context manager, with its session."""
+    """A study that is being compared: a context manager that ends its session."""
 
     def __init__(
         self, name: str, what: Measurement, known: Sequence[str], arms: Sequence[str]
@@ -53,7 +53,7 @@ class ComparedStudy:
     def enter(
         self, comparison: Comparison, profile: str, *, links: str, fresh: bool, **how: Any
     ) -> None:
-        """Begin its session, where arms stay left out that an earlier run had no time for."""
+        """Begin its session; arms that an earlier run left out for time stay out."""
         options = RunOptions(server=comparison.baseline.server, profile=profile)
         chosen = [arm for arm in self.what.arms if arm.name in self.arms and arm.server is None]
         design = designed(self.name, chosen, comparison, links=links, fresh=fresh)
@@ -75,7 +75,7 @@ class ComparedStudy:
 
     @property
     def block_s(self) -> float:
-        """How long a block takes, by those of this run (s)."""
+        """How long a block takes, by the blocks of this run (s)."""
         return sum(self.took) / len(self.took) if self.took else 0.0
 
     def block(self) -> None:
@@ -89,7 +89,7 @@ class ComparedStudy:
         self.took.append(time.monotonic() - began)
 
     def arm_of(self, unit: Sequence[str]) -> str:
-        """The study's arm whose sides these are."""
+        """The study's arm that these sides are of."""
         assert self.session is not None
         return self.session.design.own(self.session.arms[unit[0]]).name
 
@@ -111,7 +111,7 @@ class ComparedStudy:
         }
 
     def leave_out(self, names: Collection[str]) -> None:
-        """Measure no more of these arms; what takes a block then is known from its costs."""
+        """Leave out these arms; a block then takes less, by what they cost."""
         assert self.session is not None
         saved = self.costs()[tuple(names)]
         self.session.leave_out(names, NO_TIME)
@@ -149,7 +149,7 @@ class Rotation:
         self.progress = progress
 
     def first_round(self) -> None:
-        """Prepare and measure every study once; from then on it is known what a block takes."""
+        """Prepare every study and measure its first block, which says how long a block takes."""
         for study in list(self.left):
             self._measure(study, is_first=True)
 
@@ -196,7 +196,7 @@ class Rotation:
                 yield done.pop()
 
     def _measure(self, study: ComparedStudy, *, is_first: bool = False) -> None:
-        """Measure a study's next block; one that cannot go on is left."""
+        """Measure a study's next block; a study that cannot go on is left out."""
         try:
             if is_first:
                 self.enter(study)
@@ -208,7 +208,7 @@ class Rotation:
             self.failed(study.name, error)
 
     def _foretell(self) -> None:
-        """Say in the progress bar how much there will be."""
+        """Set the total of the progress bar."""
         round_s = sum(study.block_s for study in self.left)
         rounds = self.most - min((study.done for study in self.left), default=self.most)
         if round_s and not math.isinf(self.ends_at):

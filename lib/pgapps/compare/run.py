@@ -38,20 +38,20 @@ if TYPE_CHECKING:
 DEFAULT_MINUTES = 10.0
 
 ASKED_PART, UNASKED_PART = 1 / 2, 1 / 5
-"""Of the time, what counting instructions may take where it is asked for, and where it is not."""
+"""The part of the time that counting instructions may take, if asked for and if not."""
 
 FIRST_LOOK = 7
-"""Blocks that a confidence sequence of 95 % takes at least."""
+"""The fewest blocks of a confidence sequence of 95 %."""
 
 REPORT_S = 15.0
 """What judging the blocks of all studies and writing the report takes (s); at most a twentieth of
 the time is kept for it."""
 
 EVERY = "all"
-"""In place of the names of arms."""
+"""Stands for every arm."""
 
 _OF_A_WORKLOAD = 0.7
-"""The part of a workload's block that its scripts may take; the rest restores and starts."""
+"""The part of a workload's block for its scripts; the rest is for restoring and starting."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def _intention(request: Request, studies: Sequence[ComparedStudy], seconds: floa
 
 
 def _left_out(arms: Sequence[tuple[str, float]], seconds: float) -> str:
-    """What is left out of so many seconds, and how long it would take with it, in a sentence."""
+    """A sentence on what is left out, and how long everything would take."""
     names = "; ".join(f"{name} ({took:.1f} s)" for name, took in arms)
     more = FEWEST_ROUNDS * sum(took for _, took in arms)
     return (
@@ -200,7 +200,7 @@ def _left_out(arms: Sequence[tuple[str, float]], seconds: float) -> str:
 def _undecided(
     request: Request, studies: Sequence[ComparedStudy], progress: Progress
 ) -> list[ComparedStudy]:
-    """The studies with a step that more blocks would probably decide."""
+    """The studies with an open step that more blocks would probably decide."""
     measured = [m for study in studies if (m := _measured(study)) is not None]
     result = result_for(request, measured)
     still = undecided(result)
@@ -211,7 +211,7 @@ def _undecided(
 
 
 def _measured(study: ComparedStudy) -> Measured | None:
-    """Its blocks; None where none was begun."""
+    """The record with its blocks; None if none was begun."""
     records = study.session.records if study.session else []
     return read_measured(study.name, records) if records else None
 
@@ -236,7 +236,7 @@ def result_for(
 
 
 def _counts(request: Request, warn: Callable[[str], None]) -> Counted | None:
-    """The instructions, where they are asked for, or can be had for little of the time."""
+    """The counts, if asked for, or if they take little of the time."""
     if request.instructions is None and not _is_worth_counting(request):
         return None
     if request.instructions is False:
@@ -264,7 +264,7 @@ def _counts(request: Request, warn: Callable[[str], None]) -> Counted | None:
 
 
 def _is_worth_counting(request: Request) -> bool:
-    """Whether two programs differ that can be run under the valgrind that is here."""
+    """Whether the two sides have different programs, and valgrind can run both."""
     servers = {request.baseline.server, request.candidate.server}
     is_external = any(Address.parse(server).is_dsn for server in servers)
     return len(servers) > 1 and not is_external and reason_no_valgrind() is None

@@ -39,13 +39,13 @@ _MOST_REASONS = 4
 _MOST_STEPS = 12
 
 _MOST_UNITS, _MOST_FUNCTIONS = 12, 5
-"""Units of work whose instructions are told, those that changed most, and functions of each."""
+"""The number of units that are listed, those that changed most, and of functions of each."""
 
 _MOST_DEFAULTS = 5
 """Lines on defaults that differ."""
 
 _OWN = "this server"
-"""The arm of studies that have no other: both sides of a comparison are that."""
+"""The arm of studies that have no other."""
 
 
 def as_text(result: Result, command: str = "") -> str:
@@ -95,7 +95,7 @@ def headline(result: Result) -> str:
 
 
 def _unmeasured(result: Result) -> int:
-    """How many steps were left out, as a side could not run them or there was no time."""
+    """The number of steps left out because a side could not run them or there was no time."""
     left_out = {
         (m.study, out["step"]) for m in result.measured for i in m.infos for out in i["left_out"]
     }
@@ -103,7 +103,7 @@ def _unmeasured(result: Result) -> int:
 
 
 def _why_undecided(result: Result) -> Iterator[str]:
-    """What the exit code 2 rests on."""
+    """The reasons for exit code 2."""
     failed = decisive_failures(result.guards)["guard"].to_list()
     if failed:
         yield f"a guard failed ({', '.join(failed)})"
@@ -127,7 +127,7 @@ def _number(steps: int) -> str:
 
 
 def noise(effects: pl.DataFrame) -> str | None:
-    """The half-width of the intervals, median and worst; None where no step has an interval."""
+    """The half-widths of the intervals, median and worst; None if no step has an interval."""
     percent = _half_widths(effects)
     if not percent:
         return None
@@ -135,7 +135,7 @@ def noise(effects: pl.DataFrame) -> str | None:
 
 
 def _half_widths(effects: pl.DataFrame) -> list[float]:
-    """The half-widths of the intervals there are (%)."""
+    """The half-widths of all intervals (%)."""
     half = ((pl.col("high") / pl.col("low")).log() / 2).exp() - 1
     return effects.select(100 * half).to_series().drop_nulls().drop_nans().to_list()
 
@@ -157,7 +157,7 @@ def _who(result: Result, command: str) -> list[str]:
 
 
 def _jit(result: Result) -> str:
-    """Which side can compile queries, unless neither has it on or the servers were not asked."""
+    """Which side can compile queries (JIT); empty if neither does or the servers were not asked."""
     sides = {name: result.builds[name] for name in (BASELINE, CANDIDATE)}
     is_on = {name: side.get("settings", {}).get("jit", [""])[0] for name, side in sides.items()}
     able = [name for name, side in sides.items() if side.get("jit_available")]
@@ -173,7 +173,7 @@ def _jit(result: Result) -> str:
 
 
 def _side(result: Result, name: str) -> str:
-    """A side with its version, and how it was built, as far as that can be seen."""
+    """A side with its version, and how it was built, if known."""
     build = result.builds[name]
     parts = [
         build["version_text"],
@@ -268,7 +268,7 @@ def _steps(effects: pl.DataFrame, measured: Sequence[Measured]) -> list[str]:
 
 
 def _others(result: Result) -> str:
-    """How little the steps moved that did not."""
+    """The largest change among the steps that did not change significantly."""
     alike = result.effects.filter(IS_DECIDED, pl.col("verdict") == "equivalent")
     if alike.is_empty():
         return ""

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from pgstudies.records.reading import Record
 
 OWN, INCLUSIVE = "own: ", "inclusive: "
-"""A function's metrics begin so, and go on with its name: without and with what it calls."""
+"""Prefixes of a function's metrics, before its name: its own count, and with what it calls."""
 
 LEAST_SHARE = 0.002
-"""What executes less than this part of a unit is not kept function by function."""
+"""Functions with a smaller part of a unit's count are not kept one by one."""
 
 
 def count_samples(counts: pl.DataFrame) -> Iterator[tuple[str, int, float]]:
@@ -65,11 +65,11 @@ def moved(before: pl.DataFrame, after: pl.DataFrame, top: int = 10) -> pl.DataFr
 
 
 NO_NAME = "(no name)"
-"""Code for which no symbol is known."""
+"""The name for code without a symbol."""
 
 
 def hint_of_names(functions: pl.DataFrame) -> str | None:
-    """What to install where code without a name moved most, in a table as of ``moved``."""
+    """What to install if code without symbols moved most, by a table of ``moved``."""
     if functions.is_empty():
         return None
     first = functions.sort(pl.col("change").abs(), descending=True)["function"][0]

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 _FORMAT = 4
-"""Raised whenever counting changes: cached counts of a lower version are not used."""
+"""Raise it when counting changes: cached counts of a lower version are not used."""
 
 SETTINGS = {
     "autovacuum": "off",
@@ -54,11 +54,11 @@ SETTINGS = {
     "max_locks_per_transaction": "256",
     "checkpoint_timeout": "1h",
 }
-"""What every unit is counted with, unless it says otherwise."""
+"""Settings under which units are counted, unless they have their own."""
 
 
 class Counter:
-    """Counts units on one server of ours, which is started only for counts that are not known yet.
+    """Counts units on one managed server, which is started only for counts that are not known yet.
 
     ``show`` gets the name of each step, ``advance`` is called after each run of a backend.  Raises
     CannotRun without valgrind and for an external server, ServerError where there is none.

@@ -8,10 +8,10 @@ import polars as pl
 import polars.selectors as cs
 
 WHOLE = ""
-"""The name, in the column ``function``, of all functions together."""
+"""The name of all functions together, in the column ``function``."""
 
 EXACT = 0.001
-"""Two counts of one unit may differ by this part of it; else the page says so."""
+"""The largest relative difference of two counts of a unit; beyond it the page says so."""
 
 
 def per_unit(small: pl.DataFrame, large: pl.DataFrame, units: int) -> pl.DataFrame:
@@ -30,7 +30,7 @@ def per_unit(small: pl.DataFrame, large: pl.DataFrame, units: int) -> pl.DataFra
 
 
 def counted(first: pl.DataFrame, second: pl.DataFrame | None = None) -> pl.DataFrame:
-    """The counts of one unit as one table, the whole first, then by what each function does itself.
+    """The counts of one unit as one table: the whole first, then each function's own count.
 
     Columns: ``function``, ``inclusive``, ``own``, ``share`` (``own`` as a part of the whole),
     ``again`` (``inclusive`` of the second count, or null), and the simulated events.
@@ -58,6 +58,6 @@ def counted(first: pl.DataFrame, second: pl.DataFrame | None = None) -> pl.DataF
 
 
 def deviation(counts: pl.DataFrame) -> float:
-    """By what part of it the second count of a unit differs from the first; nan without one."""
+    """The relative difference of a unit's second count from its first; nan without a second."""
     whole = counts.filter(pl.col("function") == WHOLE).row(0, named=True)
     return math.nan if whole["again"] is None else abs(whole["again"] / whole["inclusive"] - 1)

@@ -1,4 +1,4 @@
-"""Releases, commits, and programs in directories, as points at which units of work are counted."""
+"""The points at which units of work are counted: releases, commits, directories of programs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Point:
 
 
 def points(words: Sequence[str]) -> list[Point]:
-    """Those that the words name, in their order: releases, commits, packages, directories.
+    """The points that the words name, in their order: releases, commits, packages, directories.
 
     Raises StudyError for a word that is none of these, ServerError for a directory that holds no
     PostgreSQL that runs.
@@ -82,7 +82,7 @@ def _point(word: str) -> Point:
 
 
 def _built(binaries: Binaries) -> str | None:
-    """Compiler and optimization; the words of ``version()`` stand in the program as they are."""
+    """Compiler and optimization, by the text of ``version()`` in the program."""
     program = (binaries.bindir / "postgres").read_bytes()
     said = re.search(rb"PostgreSQL [ -~]{1,200}compiled by [ -~]{1,200}", program)
     build = said[0].decode("ascii") if said else None

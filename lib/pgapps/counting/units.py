@@ -1,4 +1,4 @@
-"""Units of work: the SQL that does a number of them, and what has to be there before."""
+"""Units of work: the SQL that executes a number of them, and the SQL that prepares for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Unit:
-    """So much work of one kind that a backend can do alone.
+    """One piece of work that a backend can do alone, such as one lookup.
 
     Attributes:
         name: What the pages call it, such as ``one function created``.
@@ -36,7 +36,7 @@ class Unit:
             within it, in place of a difference.
         without: Functions whose instructions are not counted.
         settings: Server settings.
-        extension: The extension of ours that it needs.
+        extension: The extension of this project that it needs.
         locale: The locale of the C library that it needs.
         of: How many of what its name says are done each time.
         study: The study whose work it is.
@@ -100,11 +100,11 @@ class Unit:
         return self.open_transactions, self.subtransactions
 
     def with_open(self, transactions: int, subtransactions: int = 0) -> Unit:
-        """The same unit while so many transactions are open."""
+        """The same unit while other transactions are open."""
         return replace(self, open_transactions=transactions, subtransactions=subtransactions)
 
     def what_counts(self) -> list[Any]:
-        """All that a count depends on, in the types of JSON."""
+        """Everything that a count depends on, in the types of JSON."""
         work = [self.script, self.sizes, self.prepare, self.inside]
         more = [x for x in (self.of, self.without, self.loaded) if x not in {1, (), ""}]
         return [*work, dict(self.settings), self.extension, *self._holders, *more]
@@ -169,7 +169,7 @@ def _read(room: Room) -> Iterator[dict[str, Any]]:
 
 
 def _spelled_out(table: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The tables that one stands for; what is replaced may be fields of a unit, too."""
+    """The tables that a table with lists stands for, one for each combination."""
     each, others = table.pop("each", {}), table.pop("with", {})
     for values in zip(*each.values(), strict=True) if each else [()]:
         for more in itertools.product(*others.values()):
@@ -185,7 +185,7 @@ def _replaced(text: str, words: Mapping[str, object]) -> str:
 
 
 def _changed(value: Any, change: Callable[[str], str]) -> Any:
-    """Every text in it changed, and lists as tuples."""
+    """``value`` with ``change`` applied to every text, and lists as tuples."""
     if isinstance(value, dict):
         return {name: _changed(inner, change) for name, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 EVENTS = {"Ir": "instructions", "Dr": "reads", "Dw": "writes", "DLmr": "read_misses"}
 EVENTS |= {"DLmw": "write_misses"}
-"""Callgrind's names and ours; all but the first are simulated only if asked for."""
+"""Callgrind's names of events and ours; all but the first are simulated only on request."""
 
 _END = "ShutdownXLOG"
-"""Counts are taken before it: the checkpoint that it writes is no work of the statements."""
+"""Counting stops before this function: its checkpoint is not work of the statements."""
 
 _BY_THE_CLOCK = ("pgstat_report_stat", "pgstat_assoc_relation", "pg_initialize_timing_tsc")
 """At most once a second, between statements, the server hands on its statistics and begins them
@@ -46,7 +46,7 @@ _NAMELESS = re.compile(r"0x[0-9a-f]+|\?\?\?")
 
 
 def reason_no_valgrind() -> str | None:
-    """Why nothing can be counted here, and how to change that; None where it can."""
+    """Why nothing can be counted here, and what to install; None if it can."""
     missing = next((p for p in ("valgrind", "callgrind_annotate") if not shutil.which(p)), None)
     if missing is None:
         return None
@@ -154,7 +154,7 @@ def _row(line: str, events: int) -> tuple[str | int, ...] | None:
 
 
 def _name(function: str, library: str) -> str:
-    """The function's name as its source has it; of one without a name the file it is in."""
+    """The function's name as in its source; the name of the file for code without symbols."""
     name = _SHAPES.sub("", function)
     return f"{NO_NAME} in {library.rpartition('/')[2]}" if _NAMELESS.fullmatch(name) else name
 

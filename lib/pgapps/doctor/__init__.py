@@ -1,1 +1,1 @@
-"""Lists of studies, records and servers, what this machine and a server can do, newer releases."""
+"""Lists of studies, records and servers; checks of this machine and of a server; newer releases."""

@@ -53,7 +53,7 @@ class Check:
 
 
 def examine_extensions(server: Server) -> Iterator[Check]:
-    """Each step of building an extension, up to the first that fails; restarts the server."""
+    """Check each step of building an extension, up to the first failure; restarts the server."""
     reason = server.capabilities.reason("build")
     if reason is not None:
         yield _broken("extensions", reason)

@@ -64,7 +64,7 @@ def examine(spec: str | None = None, *, otherwise: str = EMBEDDED) -> Iterator[C
 
 
 def _served(spec: str) -> Iterator[Check]:
-    """The checks of a server; of one where nothing may be made whether it can be read."""
+    """The checks of a server; if nothing may be created there, only whether it can be read."""
     try:
         with serve(spec, limits="modelled") as server:
             yield from _server(server)
@@ -209,7 +209,7 @@ _RIGHTS: dict[Right, tuple[str, str, str]] = {
         "steps that need pgbench: not run",
     ),
 }
-"""For each right the doctor's name for it, what follows, and what follows without it."""
+"""For each right: its name, what it makes possible, and what happens without it."""
 
 
 def _counters(server: Server) -> Iterator[Check]:
@@ -270,7 +270,7 @@ def _claims(server: Server) -> Iterator[Check]:
 
 
 def _features(server: Server) -> Check:
-    """What else a build may lack that changes what is measured."""
+    """Other features that a build may lack, and that change what is measured."""
     lacks = {
         "lz4 (values are compressed by pglz)": (
             "SELECT 'lz4' = ANY(enumvals) FROM pg_settings WHERE name = 'default_toast_compression'"
@@ -346,7 +346,7 @@ def _usable_cores() -> int:
 
 
 def foreseen(study: str, server: Server) -> list[tuple[Claim, str | None]]:
-    """The claims of a study, each with why a quick run cannot judge it, or None.
+    """The claims of a study, each with the reason why a quick run cannot judge it, or None.
 
     Reasons that only measuring shows, such as noise, are not among them.  A claim about
     instructions is judged by those of the commit wherever it runs, if they were counted.

@@ -158,7 +158,7 @@ def _size(path: str) -> str:
 
 
 def _table(*titles: str, most: Sequence[int | None] = ()) -> Table:
-    """An empty table without lines; ``most`` are the greatest widths of its columns."""
+    """An empty table without lines; ``most`` has the largest widths of its columns."""
     table = Table(
         box=None,
         padding=(0, 1 if any(titles) else 2, 0, 0),

@@ -1,4 +1,4 @@
-"""What a role that may only read on a server is good for."""
+"""What a role that may only read can do on a server."""
 
 from __future__ import annotations
 

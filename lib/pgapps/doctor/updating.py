@@ -54,13 +54,13 @@ def update_releases() -> Iterator[str]:
 
 
 def _named(release: Release) -> str:
-    """As its table is: the first build of a release by the release's name alone."""
+    """The name of its table: the release's name for its first build, else with the machine."""
     first = next(build for build in builds(RELEASES) if build.name == release.name)
     return release.name if release is first else f"{release.name}.{release.machine}"
 
 
 def _numbers(version: str, release: str) -> tuple[int, ...]:
-    """The numbers of a release's version; none where it is of another, a beta or a rebuild."""
+    """The numbers of a release's version; empty for another release, a beta or a rebuild."""
     own = re.fullmatch(rf"{re.escape(release)}\.\d+(\.\d+)?", version)
     return tuple(map(int, version.split("."))) if own else ()
 

@@ -44,7 +44,7 @@ def measurement_of(planned: PlannedRun) -> Measurement:
             if measured is not None:
                 return replace(measured, parameters={**measured.parameters, "server": ""})
             if is_parameters:
-                # Its name alone, for what the arms hang on; the caller has the address.
+                # Its name alone, for what the arms depend on; the caller has the address.
                 space |= planned.injected | {"server": planned.server.public}
     raise NotebookError(f"The notebook of {planned.study} measures nothing.")
 

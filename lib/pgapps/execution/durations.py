@@ -22,7 +22,7 @@ def block_seconds(study: str, profile: str) -> float | None:
 
 
 def all_blocks_seconds(planned: PlannedRun) -> float | None:
-    """How long the blocks of a run take by ``block_seconds``; None without a record, or blocks."""
+    """How long the blocks of a run take (s), by ``block_seconds``; None without a record."""
     blocks, each_s = planned.parameters.get("blocks"), block_seconds(planned.study, planned.profile)
     return blocks * each_s if each_s and isinstance(blocks, int) else None
 
@@ -44,7 +44,7 @@ def seconds_left(
     took_s: float,
     expected: Mapping[str, float] | None = None,
 ) -> float | None:
-    """How long the rest of ``studies`` will take, as ``done`` took ``took_s``; None without any.
+    """How long the rest of ``studies`` will take (s), given that ``done`` took ``took_s``.
 
     It is corrected by how much slower this machine is than ``expected``; without that, studies are
     taken to be alike.

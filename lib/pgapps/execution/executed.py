@@ -38,7 +38,7 @@ _MARKER = "papermill-error-cell-tag"  # cells that papermill adds to a failed no
 
 
 def last_place(document: Document) -> str:
-    """The cell that was being executed when the kernel ended, in words."""
+    """The cell during which the kernel ended, in words."""
     started = [
         index
         for index, cell in enumerate(_cells(document))
@@ -92,7 +92,7 @@ def _failing_line(traceback: Iterable[str]) -> str:
 
 
 def hiding(server: Address, password: str = "") -> Callable[[Any], Any]:
-    """Make the server's password and address unreadable in a text, or in lists and dicts of texts.
+    """Hide the server's password and address in a text, or in lists and dicts of texts.
 
     We write neither into a notebook, but the output of a study's cell or the error of a library
     could bring it into the book.

@@ -99,7 +99,7 @@ def execute(
 
 
 def _close_loop_of_thread() -> None:
-    """Close the event loop that Jupyter has made for this thread, which nobody else closes."""
+    """Close the event loop that Jupyter made for this thread."""
     if threading.current_thread() is not threading.main_thread():
         loop = ensure_event_loop()
         if not loop.is_running():
@@ -107,7 +107,7 @@ def _close_loop_of_thread() -> None:
 
 
 def _place_for_sockets() -> AbstractContextManager[Path]:
-    """A directory of ours alone, whose path is short enough for one of a socket."""
+    """A directory that only we can enter, whose path is short enough for one of a socket."""
     temporary = tempfile.gettempdir()
     short = len(os.fsencode(temporary)) <= _LONGEST_TEMPORARY_PATH
     return temporary_directory(temporary if short else SHORT)
@@ -120,7 +120,7 @@ def _unformatted(path: Path) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress what papermill and Jupyter log and warn of, which is about themselves.
+    """Suppress what papermill and Jupyter log, which is about themselves.
 
     This acts on the whole process, so a caller with several threads enters it around all of them.
     """
@@ -137,7 +137,7 @@ def quiet() -> Iterator[None]:
 
 
 class _Engine(NBClientEngine):  # type: ignore[misc]
-    """Papermill's own, but that it writes the notebook when it ends, however it ends."""
+    """Papermill's engine, which also writes the notebook when it ends with an error."""
 
     @classmethod
     def execute_managed_notebook(

@@ -22,7 +22,7 @@ QUICK = "quick"
 """The size of the defaults in a notebook."""
 
 PROFILES = (QUICK, "standard", "published", "smallest")
-"""Sizes of a run; of the smallest only counts mean anything, and only to tests."""
+"""Sizes of a run; smallest is for tests, and only its counts mean anything."""
 
 
 @dataclass(frozen=True)

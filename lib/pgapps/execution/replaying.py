@@ -1,6 +1,6 @@
 """The kernel of a replay, ``python -m`` of this: it starts no program and opens no connection.
 
-Nothing of ours does so in a replay.  This stands behind that, should a notebook do it all the same.
+Our own code starts none in a replay; this refuses what a notebook starts all the same.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _look(event: str, _: object) -> None:
 
 
 def forbid() -> None:
-    """From now on this process starts no program and opens no connection: PermissionError."""
+    """Make every start of a program and every connection of this process a PermissionError."""
     import psycopg.generators  # noqa: PLC0415
 
     psycopg.generators.connect = _refuse  # libpq connects without an event

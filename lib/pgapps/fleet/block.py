@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 PATIENCE_S = 600.0
-"""How long a ledger that does not answer is tried again; ``$PGSTUDIES_PATIENCE_S`` is another."""
+"""How long a ledger that does not answer is tried again (s), or ``$PGSTUDIES_PATIENCE_S``."""
 
 DEATH_S = 90.0
 """How long this process may take to end itself after its worker's death."""
@@ -95,7 +95,7 @@ def _measured(block: SweepBlock, request: dict[str, Any], place: Path) -> bytes:
 
 
 def _patiently(ask: Callable[[], bool], ledger: Ledger) -> bool:
-    """The ledger's answer, waiting for one that does not come; its own errors come at once."""
+    """The ledger's answer; retries if it does not answer, and raises its other errors at once."""
     until = time.monotonic() + float(os.environ.get("PGSTUDIES_PATIENCE_S", PATIENCE_S))
     pause = 0.5
     while True:
@@ -129,7 +129,7 @@ def _stop(*_: object) -> None:
 
 
 def main() -> int:
-    """Read a request, carry it out; the exit code is that of an error, its sentence on stdout."""
+    """Carry out a request from stdin; returns the exit code, with an error's sentence on stdout."""
     line = bytearray()
     source = sys.stdin.fileno()
     while not line.endswith(b"\n"):

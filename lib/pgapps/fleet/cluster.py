@@ -39,13 +39,13 @@ _CONFIG = {
 dask.config.update_defaults({"distributed": {"scheduler": {"worker-ttl": "60s"}}})
 
 _NO_PAGES: dict[str, Any] = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
-"""It has a port all the same, with nothing behind it."""
+"""Dask's dashboard is off, although it keeps a port."""
 
 
 def serve_as_scheduler(
     host: str, port: int, certificates: Path | None, ready: Callable[[str], None]
 ) -> None:
-    """Be the scheduler of sweeps until interrupted; ``ready`` gets its address.
+    """Run the scheduler of sweeps until interrupted; ``ready`` is called with its address.
 
     Raises StudyError without certificates, ServerError when it cannot listen there.
     """
@@ -162,7 +162,7 @@ def local_cluster(names: Sequence[str]) -> Iterator[Client]:
 
 @contextmanager
 def _configured() -> Iterator[Path]:
-    """Dask as a sweep has it; yields a directory that only this user can read."""
+    """Configure Dask for a sweep; yields a directory that only this user can read."""
     # Dask puts its scratch directory first on the path of modules, and left to itself it takes one
     # in /tmp that another account may have made.
     with (
@@ -173,7 +173,7 @@ def _configured() -> Iterator[Path]:
 
 
 def _reason(error: BaseException) -> str | None:
-    """What went wrong on the network, in a line; None for any other error."""
+    """A line on an error of the network; None for any other error."""
     if isinstance(error, RuntimeError):  # by which Dask says that a server did not start
         return _reason(error.__cause__) if error.__cause__ is not None else None
     if not isinstance(error, (OSError, TimeoutError, ValueError, OverflowError)):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def host_lines(paths: Sequence[Path], *, chart: Path | None = None) -> Iterator[str]:
-    """What the records of several hosts say of a study, as lines for a terminal.
+    """What the records of several hosts say about a study, as lines for a terminal.
 
     ``chart`` is where the forest plot goes.  Raises as ``host_records`` does, and StudyError when
     there is nothing to draw.
@@ -158,7 +158,7 @@ def _inputs(record: Record) -> dict[str, object]:
 def lines_of_hosts(
     records: pl.DataFrame, judged: pl.DataFrame, together: pl.DataFrame
 ) -> Iterator[str]:
-    """Every record and why it does not count, then every claim: lines for a terminal."""
+    """Every record, with the reason if it does not count, then every claim, as lines."""
     for row in records.iter_rows(named=True):
         measured = f"{row['blocks']} blocks, {runs_text(1)}"
         state = f"left out: {row['left_out']}" if row["left_out"] else measured

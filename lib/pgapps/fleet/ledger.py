@@ -71,7 +71,7 @@ class Ledger:
         self.url = url
 
     def done(self) -> set[SweepBlock]:
-        """The blocks that are there; raises StudyError when the ledger cannot be listed."""
+        """The blocks in the ledger; raises StudyError if it cannot be listed."""
         try:
             found = [_FILE.fullmatch(name) for name in self._names()]
         except Exception as error:  # whatever the client of a store raises
@@ -133,7 +133,7 @@ class Ledger:
 
 
 def _line(error: Exception) -> str:
-    """An error in a line, whoever raised it."""
+    """An error in one line."""
     if isinstance(error, OSError) and error.strerror:
         return str(error.strerror)
     return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(":. ")

@@ -38,7 +38,7 @@ MOST_HOSTS, MOST_CELLS, MOST_BLOCKS = 1000, 1000, 1_000_000
 
 
 class Run(Struct, frozen=True, forbid_unknown_fields=True):
-    """A table [[run]]: a study, and what it is to be run with."""
+    """A table [[run]]: a study, and its servers and parameters."""
 
     study: str
     profile: str = "quick"
@@ -69,7 +69,7 @@ class File(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Cell:
-    """One study with one value of everything: its blocks, on one host, are compared."""
+    """A study with one value of every parameter: its blocks on one host are compared."""
 
     study: str
     profile: str
@@ -95,7 +95,7 @@ class Sweep:
     cells: list[Cell] = field(default_factory=list)
 
     def blocks(self) -> Iterator[SweepBlock]:
-        """All blocks, first blocks first: a sweep that is cut short has a little of everything."""
+        """All blocks, first blocks first, so that an interrupted sweep has some of every cell."""
         most = max((cell.blocks for cell in self.cells), default=0)
         for block in range(1, most + 1):
             for cell, host in itertools.product(self.cells, self.hosts):
@@ -215,7 +215,7 @@ def _grid(study: str, parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]
 
 
 def _differs(cells: list[Cell]) -> dict[str, str]:
-    """By cell, the parameters in which the cells of its study differ, with their values."""
+    """For each cell, the parameters that differ within its study, with their values."""
     values: dict[tuple[str, str], set[str]] = {}
     for cell in cells:
         for name, value in cell.parameters.items():

@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 
 TRIES = 3
-"""How often a block is measured when its worker, its process or its server is lost."""
+"""How often a block is tried if its worker, its process or its server is lost."""
 
 LOST_S = 120.0
 """How long a host may be without a worker when all others are done."""
 
 ABORT_S = 6.0
-"""How long a sweep waits for the blocks that it aborts; each host ends its own all the same."""
+"""How long a sweep waits for the blocks that it aborts (s)."""
 
 _POLL_S = 0.5
 
@@ -162,7 +162,7 @@ class _Submitted:
         self.pending[future] = block
 
     def _take_note(self) -> None:
-        """Take note of the blocks that have ended."""
+        """Handle the blocks that have ended."""
         for future in [future for future in self.pending if future.done()]:
             if self.client.status != "running" or future.cancelled():
                 break
@@ -272,7 +272,7 @@ class _Submitted:
     def _tell_workers(
         self, what: Callable[..., None], *arguments: str, wait_s: float = 0.0
     ) -> None:
-        """Have every worker call this, in a thread, as one that is cut off does not answer."""
+        """Call it on every worker, in a thread: a disconnected worker never answers."""
         if self.client.status == "running":
             run = partial(self.client.run, what, *arguments, on_error="ignore")
             telling = threading.Thread(target=run, daemon=True)

@@ -22,7 +22,7 @@ from pgservers.servers.instance import Instance, place_for_states
 from .ledger import SweepBlock
 
 MEASURING = "measuring"
-"""The Dask resource of which a worker has one, and a block takes it."""
+"""The Dask resource of which each worker has one and each block takes one."""
 
 TOPIC = "pgstudies"
 """The topic on which workers send messages for the user."""
@@ -43,7 +43,7 @@ def of_host(name: str) -> str:
 
 
 def resources_of(name: str) -> dict[str, float]:
-    """What the worker of that name has: it answers to the name of its machine as well."""
+    """The resources of the worker of that name; it also answers to its machine's name."""
     return {MEASURING: 1, of_host(name): 1, of_host(socket.gethostname()): 1}
 
 
@@ -115,7 +115,7 @@ def abort_running(ledger: str) -> None:
 
 
 class _States:
-    """Where blocks on this host leave each other prepared states; it goes with this process."""
+    """The directory of prepared states for later blocks on this host; removed with this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -123,7 +123,7 @@ class _States:
         self._timer: threading.Timer | None = None
 
     def directory(self) -> str:
-        """The directory, made if need be; empty where no server of ours could run."""
+        """The directory, made if need be; empty where no managed server could run."""
         with self._lock:
             self._stop_timer()
             if self._place is None:
@@ -134,7 +134,7 @@ class _States:
             return str(self._place.snapshots)
 
     def keep_for(self, seconds: float) -> None:
-        """Remove it after so many seconds, unless it is used before."""
+        """Remove it after ``seconds``, unless it is used before."""
         with self._lock:
             self._stop_timer()
             self._timer = threading.Timer(seconds, self.remove)
@@ -165,7 +165,7 @@ def forget_states() -> None:
 
 
 def versions_here() -> dict[str, str]:
-    """Who a worker is and what it would measure with: host, then versions by name."""
+    """The worker's host, and the versions that it would measure with, by name."""
     revision = git_revision() or {}
     changed = " and changes" if revision.get("dirty") else ""
     return {
@@ -178,7 +178,7 @@ def versions_here() -> dict[str, str]:
 
 
 def refuse_other_versions(host: str, theirs: dict[str, str], ours: dict[str, str]) -> None:
-    """Raise StudyError where two machines would not measure alike."""
+    """Raise StudyError if two machines have different versions."""
     for name in sorted((ours.keys() | theirs.keys()) - {"host"}):
         if ours.get(name) != theirs.get(name):
             raise StudyError(

@@ -171,7 +171,7 @@ def plans(
 
 
 def _own_release(source: Source) -> str:
-    """Where settings are tried unless it is said; raises StudyError where that must be said."""
+    """The default of --to with --setting; raises StudyError if the server is older than 18."""
     from pgservers.addresses import EMBEDDED
     from pgservers.programs.installations import find_binaries
 

@@ -95,7 +95,7 @@ _EXPECTED = re.compile(r'schema ".*" already exists|permission denied to create 
 
 
 class EmptyCopy:
-    """The copy while it lasts; ``notes`` are what could not be copied, in words.
+    """The running copy; ``notes`` say what could not be copied.
 
     ``missing_locale`` is the database's, in words, where the copy has another.  ``tried`` are the
     settings to try that a session can set, and ``by_start`` those that a server is started with.
@@ -110,7 +110,7 @@ class EmptyCopy:
         self._settings = settings
 
     def start_as_tried(self) -> None:
-        """Have the server run with those settings to try that a session cannot set."""
+        """Restart the server with the settings that a session cannot set."""
         if self.by_start:
             self.server.restart(self.by_start)
 
@@ -154,7 +154,7 @@ def empty_copy(
     *,
     like: Mapping[str, str] | None = None,
 ) -> Iterator[EmptyCopy]:
-    """A copy of the source's database on a server of ours, as ``serve`` names it.
+    """A copy of the source's database on a managed server, as ``serve`` names it.
 
     ``tried`` are settings to try there; ``like`` are planner settings in place of the source's.
     Raises StudyError for a server before 18 or older than the source, and for settings
@@ -209,7 +209,7 @@ def empty_copy(
 def _settable(
     server: ManagedServer, tried: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str], list[str]]:
-    """Settings that a session can try, those that a start can, and names of those not to be tried.
+    """Settings for a session, settings for the server's start, and names that cannot be tried.
 
     Raises StudyError for one that the server has not, for a wrong value, and where none is left.
     """
@@ -278,7 +278,7 @@ def _run(
 
 
 def _program(binaries: Binaries, name: str) -> Path:
-    """A client program of a release, or the embedded server's, as fetched releases have none."""
+    """A client program of a release, or the embedded server's if the release has none."""
     program = binaries.program(name)
     if program is None and (embedded := find_binaries()).version >= binaries.version:
         program = embedded.program(name)
@@ -288,7 +288,7 @@ def _program(binaries: Binaries, name: str) -> Path:
 
 
 def _create(server: ManagedServer, source: Source) -> str:
-    """Make the database with the original's locale; that locale, in words, if it is not here."""
+    """Create the database with the original's locale; returns a sentence if that is missing."""
     query = sql.SQL(
         "CREATE DATABASE {} TEMPLATE template0 ENCODING {} LC_COLLATE {} LC_CTYPE {} "
         "LOCALE_PROVIDER "
@@ -316,7 +316,7 @@ def _create(server: ManagedServer, source: Source) -> str:
 
 
 def _extend(server: ManagedServer, source: Source) -> list[str]:
-    """Make the extensions; what could not be made, in words."""
+    """Create the extensions; returns sentences on those that could not be created."""
     with server.as_superuser(_DATABASE) as connection:
         take_bytes(connection)
         open_to_guest(connection)
@@ -366,7 +366,7 @@ def _restore(server: ManagedServer, archive: Path, part: str) -> list[str]:
 
 
 def _lengthen(server: ManagedServer, sizes: Mapping[str, int]) -> list[str]:
-    """Give every file the length of the original's, up to what a server can have."""
+    """Give every file the length of the original's, up to PostgreSQL's limit."""
     with _connected(server) as connection:
         # None of the server's own, whatever the original calls its tables.
         rows = connection.execute(

@@ -1,4 +1,4 @@
-"""The plan of a query, asked of a server without running it, and what two plans have in common."""
+"""The plan of a query, without running it, and the comparison of two plans."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _SHAPE = (
     "CTE Name",
     "Function Name",
 )
-"""What makes two nodes the same; not their estimates."""
+"""The fields in which two equal nodes agree; estimates are not among them."""
 
 _CONDITIONS = (
     "Hash Cond",
@@ -113,16 +113,16 @@ _ANSWER = """
 """
 
 _EDGE = 0.02
-"""The share of the cost by which two plans differ at most that are on the edge."""
+"""The largest relative difference in cost of two plans on the edge."""
 
 _GENERIC_PLAN = 160000
 """The first release whose EXPLAIN takes a query with parameters."""
 
 UNPRUNED = ("enable_partition_pruning", "off")
-"""The setting with which a plan has all partitions."""
+"""The setting that keeps all partitions in a plan."""
 
 _CACHE_MODE = 120000
-"""The first release that can plan a prepared statement generically at once."""
+"""The first release with plan_cache_mode."""
 
 _LONGEST_S = 90.0
 """For one query; what is computed meanwhile has its own limit, statement_timeout, but for a
@@ -199,7 +199,7 @@ def _plan(connection: psycopg.Connection[TupleRow], query: Query) -> QueryPlan:
 
 
 def _refused(connection: psycopg.Connection[TupleRow], text: str) -> QueryPlan | None:
-    """Why a text cannot be planned that has several statements, as a second would be executed."""
+    """Why a text of several statements cannot be planned: the second would be executed."""
     _, of_one, _ = _quietly(connection, f"{_PREPARE} SELECT 1", _OPENED)
     _, reason, code = _quietly(connection, f"{_PREPARE} {text}", _OPENED)
     if of_one and reason == of_one:
@@ -208,14 +208,14 @@ def _refused(connection: psycopg.Connection[TupleRow], text: str) -> QueryPlan |
 
 
 def _set_here(connection: psycopg.Connection[TupleRow], name: str, value: str) -> None:
-    """Set something for the transaction."""
+    """Set a setting for the transaction."""
     connection.execute("SELECT pg_catalog.set_config(%s, %s, true)", [name, value])
 
 
 def _quietly(
     connection: psycopg.Connection[TupleRow], statement: str, how: str = f"{_STATEMENT} INTO answer"
 ) -> tuple[bytes, str, str]:
-    """What a statement answers, or message and SQLSTATE of its error, which no log has then."""
+    """A statement's result, or message and SQLSTATE of its error, which is kept out of the log."""
     connection.execute(_ASK, [as_sent(connection, statement)])
     connection.execute(_QUIETLY.format(how=how).encode())
     answer = connection.execute(_ANSWER).pgresult
@@ -244,7 +244,7 @@ def _asked(connection: psycopg.Connection[TupleRow], statement: str) -> QueryPla
 
 
 def _is_node(value: object, depth: int = 0) -> bool:
-    """Whether this has the form of a plan: another server may answer what it likes."""
+    """Whether this has the form of a plan: the server is not trusted."""
     if not isinstance(value, dict) or depth > _DEEPEST or "Node Type" not in value:
         return False
     below = value.get("Plans", [])
@@ -264,7 +264,7 @@ def _message(error: psycopg.Error) -> str:
 
 
 def tables_of(node: Node) -> set[str]:
-    """The tables that a plan names, but the server's own; one empty name for those left out."""
+    """The tables that a plan names, without the server's own; an empty name for others."""
     name = str(node.get("Relation Name", ""))
     own = {name} if name and not name.startswith(("pg_", "sql_")) else set()
     gone = node.get("Subplans Removed") or node.get("One-Time Filter") == "false"
@@ -276,7 +276,7 @@ def _has_pruned(node: Node) -> bool:
 
 
 def is_same(one: Node, other: Node) -> bool:
-    """Whether two plans do the same: their nodes, not their estimates."""
+    """Whether two plans have the same nodes; estimates may differ."""
     return _shape(one) == _shape(other)
 
 

@@ -1,4 +1,4 @@
-"""Which queries would get another plan on another release, or by other settings."""
+"""Which queries would get another plan on another release, or with other settings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Verdict = Literal["same", "another plan", "not judged"]
 
 @dataclass(frozen=True)
 class Foreseen:
-    """What is foreseen of one query.
+    """The prediction for one query.
 
     Attributes:
         query: The query.
@@ -165,7 +165,7 @@ def foresee(
 
 
 def _control(source: Source, *, is_control: bool) -> tuple[str, str]:
-    """The programs for a control, where the copy is none itself, or why there is none."""
+    """The programs for a control, unless the copy is one; or the reason why there is none."""
     if source.version < RESTORES_STATISTICS:
         return "", "a release before 18 cannot be given the statistics of another server"
     if is_control:
@@ -177,7 +177,7 @@ def _control(source: Source, *, is_control: bool) -> tuple[str, str]:
 
 
 def _told(own: Sequence[QueryPlan], stand_in: Sequence[bool], user: str) -> list[str]:
-    """How many queries were planned otherwise than they stand there."""
+    """The number of queries that were planned in another form than their text."""
     unpruned = sum(plan.is_unpruned for plan in own)
     rows = sum(bool(plan.rows_of) for plan in own)
     denied = sum(other and plan.root is not None for plan, other in zip(own, stand_in, strict=True))
@@ -201,7 +201,7 @@ def _told(own: Sequence[QueryPlan], stand_in: Sequence[bool], user: str) -> list
 
 
 def _major(spec: str) -> int | None:
-    """The major release of programs; none where ``serve`` will say what is wrong."""
+    """The major release of programs; None if they are invalid, which ``serve`` will report."""
     try:
         return find_binaries(spec).version // 10000
     except ServerError:

@@ -1,4 +1,4 @@
-"""What a copy lacks of its original that a planner looks at: the queries that need it."""
+"""What the planner needs and a copy lacks, and the queries that need it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .source import Source
 
 _ROW_SECURITY, _STATISTICS, _EXPRESSIONS = 90500, 100000, 140000
-"""From here on there is that."""
+"""The versions that introduced each."""
 
 # On the copy its owner plans, who is bound where it is forced.
 _GUARDED = """
@@ -103,7 +103,7 @@ class Lacking:
     locale: str
 
     def reason(self, roles: Iterable[str], plans: Sequence[Node], *, is_reproduced: bool) -> str:
-        """Why these plans of a query say nothing, or nothing if they do.
+        """The reason why a query's plans cannot be judged; empty if they can.
 
         With ``is_reproduced`` a copy without the statistics has had the server's own plan.
         """
@@ -137,7 +137,7 @@ class Lacking:
 
 
 def _bare(text: str) -> str:
-    """An expression without what differs by where it stands: aliases, parentheses and spaces."""
+    """An expression without aliases, parentheses and spaces, which depend on its place."""
     return re.sub(r"\b\w+\.(?=\w)|[()\s]", "", text)
 
 

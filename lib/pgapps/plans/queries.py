@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"^--\s*name:\s*(\S.*?)\s*$", re.MULTILINE)
 
 _SCHEMA = "schema.sql"
-"""The tables of a workload, which has its queries beside it."""
+"""The tables of a workload; its queries are beside this file."""
 
 # They end a query as a semicolon does.
 _SENDS = re.compile(r"\\(?:(?:gset|aset|gx?)\b[^\n]*|;)")
@@ -56,7 +56,7 @@ _EXPLAINED = (
 )
 
 _QUERYID, _EXEC_TIME = 90400, 130000
-"""From here on pg_stat_statements has these columns."""
+"""The versions from which on pg_stat_statements has these columns."""
 
 _LONGEST = 1_000_000
 """The longest query taken from pg_stat_statements (characters)."""
@@ -69,7 +69,7 @@ _VIEW = """
 """
 
 _MOST = 5000
-"""So many of the most expensive queries are looked at, as pg_stat_statements has by default."""
+"""The number of queries read, the most expensive first: the default of pg_stat_statements.max."""
 
 # What is left out is counted by its cause, in as many rows as there are causes; those come first.
 # What our own role ran is not, as the count would be another each time that we ask.

@@ -61,7 +61,7 @@ _COLUMNS = r"""
 _LONGEST_S = 120.0
 
 _VALUES = 40
-"""So many values of a column are drawn from."""
+"""The number of a column's values to draw from."""
 
 _INTEGER = re.compile(r"-?\d{1,19}")
 
@@ -160,7 +160,7 @@ _TRUE = re.compile(r"(?<![\w.])\$(\d+)\s*=\s*\$(\d+)")
 
 
 class Column(NamedTuple):
-    """A column, and what its table's statistics know of its values."""
+    """A column with the statistics of its values."""
 
     schema: str
     table: str
@@ -175,7 +175,7 @@ class Column(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What it is called in a sentence."""
+        """Its name in a sentence."""
         return f"{self.table}.{self.name}"
 
     @property
@@ -185,7 +185,7 @@ class Column(NamedTuple):
 
 
 class _Use(NamedTuple):
-    """What a parameter is beside its column.
+    """How a parameter is used with its column.
 
     Attributes:
         function: That the column stands in.
@@ -208,7 +208,7 @@ class _Use(NamedTuple):
 
 
 class _Value(NamedTuple):
-    """What stands in a parameter's place: an expression, pgbench's commands for it, a remark."""
+    """What replaces a parameter: an expression, pgbench's commands for it, a remark."""
 
     expression: str
     commands: str
@@ -288,7 +288,7 @@ def script_of(query: Query, columns: Mapping[str, Sequence[Column]]) -> str:
 
 
 def _values(text: str, columns: Mapping[str, Sequence[Column]]) -> dict[str, _Value]:
-    """What can stand in the place of parameters, by their numbers."""
+    """The replacements of parameters, by number."""
     found: dict[str, _Value] = {}
     of_aliases = _aliases(text, columns)
     for number, (qualifier, name, subscript), use in _uses(text):
@@ -342,7 +342,7 @@ def _uses(text: str) -> Iterator[tuple[str, Sequence[str], _Use]]:
 
 
 def _inserted(text: str) -> Iterator[tuple[str, Sequence[str], _Use]]:
-    """The same of the rows of an INSERT."""
+    """The same for the rows of an INSERT."""
     for table, names, rows in _INSERT.findall(text):
         for row in _TUPLE.findall(rows):
             for value, name in zip(row.split(","), names.split(","), strict=False):
@@ -359,12 +359,12 @@ def _inserted(text: str) -> Iterator[tuple[str, Sequence[str], _Use]]:
 
 
 def _part(of: Sequence[str]) -> str:
-    """What is compared of a column, whose last part is that of a subscript."""
+    """What is compared: an element if the column has a subscript, else the column."""
     return "element" if of[-1] else ""
 
 
 def _aliases(text: str, columns: Mapping[str, Sequence[Column]]) -> dict[str, str]:
-    """The tables of a query by their names and aliases there."""
+    """The tables of a query, by name and by alias."""
     found = {word: word for word in map(unquoted, _WORD.findall(text)) if word in columns}
     for table, alias in _ALIAS.findall(text):
         if unquoted(table) in columns:
@@ -445,7 +445,7 @@ def _head(query: Query, number: int, name: str) -> Iterator[str]:
 
 
 def _settings(paths: Sequence[str], columns: Mapping[str, Sequence[Column]]) -> dict[str, str]:
-    """Where the roles of the queries look for tables, as far as there are any, unless in public."""
+    """The search_path of the queries' roles: schemas that exist; empty if only public."""
     there = {column.schema for of_table in columns.values() for column in of_table}
     parts = (unquoted(part.strip()) for path in paths for part in path.split(","))
     schemas = [name for name in dict.fromkeys(parts) if name in there]

@@ -1,4 +1,4 @@
-"""The server whose plans are to be foreseen: it is only read."""
+"""The server whose plans are predicted; it is only read."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ _DATABASE = """
 
 _PROVIDERS = {"i": "icu", "b": "builtin"}
 
-# In the order in which they were made, so that one comes after those that it needs.
+# By OID, so that an extension comes after those that it needs.
 _EXTENSIONS = """
     SELECT e.extname, n.nspname
     FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace
     ORDER BY e.oid
 """
 
-# What the planner looks at, but for what we set ourselves.
+# The settings that the planner reads, without those that we set.
 _SETTINGS = """
     SELECT name, pg_catalog.current_setting(name) FROM pg_catalog.pg_settings
     WHERE (category LIKE 'Query Tuning%%' AND name <> ALL (%s)) OR name = ANY (%s)
@@ -102,7 +102,7 @@ _DEFAULT_PATH = '"$user", public'
 
 
 class Session(NamedTuple):
-    """What a role's sessions begin with: ``whose`` they are in words, and planner settings."""
+    """search_path and planner settings of a role's sessions; ``whose`` names the role in words."""
 
     whose: str
     search_path: str
@@ -119,15 +119,15 @@ class Source:
         version: As the server counts it, 140024 for 14.24.
         encoding: Of the database.
         locale: Its collation and character classes, as libc names them.
-        provider: Of its locale, and the name there: libc, icu or builtin.
-        search_path: What our role's sessions begin with, as far as there are such schemas.
-        base_path: The same as it is set; that of other roles which have no other.
+        provider: The provider of its locale (libc, icu or builtin), and the locale's name there.
+        search_path: That of our role's sessions, reduced to schemas that exist.
+        base_path: search_path as configured; used for roles that have none of their own.
         is_path_given: Whether the address has a search_path, which then is every role's.
         by_role: What ALTER ROLE and ALTER DATABASE set, the weakest first: role, name and value.
         sizes: The bytes of every table, materialized view and index by its qualified name.
-        index_tables: The table of each of these indexes, by its bare name.
-        extensions: Name and schema of each, those first that others need.
-        settings: What the planner looks at.
+        index_tables: The table of each index, by the index's name without schema.
+        extensions: Name and schema of each; what an extension needs comes before it.
+        settings: Name and value of every setting that the planner reads.
 
     """
 
@@ -152,7 +152,7 @@ class Source:
         return self.version // 10000
 
     def session(self, role: str | None) -> Session:
-        """What a role's sessions begin with, or ours for None."""
+        """The session of a role; None for our own role."""
         if role is None:
             user = self.connection.info.user
             return Session(f"role {user}", self.search_path)
@@ -166,7 +166,7 @@ class Source:
         return Session(f"role {role}", path, settings)
 
     def own_programs(self) -> str:
-        """Programs of its own release here; raises StudyError where there are none."""
+        """Programs of the server's own release here; raises StudyError if there are none."""
         return programs_of(self.version, self.connection)
 
     def require_role(self, role: str) -> None:
@@ -176,7 +176,7 @@ class Source:
             raise StudyError(f"There is no role {role} on {self.name}.")
 
     def notes(self, roles: Collection[str]) -> list[str]:
-        """What is not planned as these roles do."""
+        """Sentences on what is planned otherwise than these roles would plan it."""
         user = self.connection.info.user
         mine = {name for who, name, _ in self.by_role if who == user and name in self.settings}
         mine -= {n for who, n, _ in self.by_role if who in roles and who != user}
@@ -243,7 +243,7 @@ def opened(dsn: str) -> Iterator[Source]:
 
 
 class Target(NamedTuple):
-    """Where plans are foreseen: the programs, and of a running server its name and settings."""
+    """Where plans are predicted: programs, and for a running server its name and settings."""
 
     spec: str
     name: str = ""
@@ -251,7 +251,7 @@ class Target(NamedTuple):
 
 
 def target_of(to: str) -> Target:
-    """What ``--to`` names: of a server by its address, the release and the planner settings.
+    """What ``--to`` names; for an address, that server's release and planner settings.
 
     The copy cannot be made on a server of others, as its files get the length of the original's.
     Raises as ``opened`` does.
@@ -276,7 +276,7 @@ def target_of(to: str) -> Target:
 
 
 def programs_of(version: int, like: psycopg.Connection[TupleRow] | None = None) -> str:
-    """Programs of a version here: those that serve a session, a package's, or the release's.
+    """Programs of a version: those of the session's server, of a package, or of a fetched release.
 
     Raises StudyError where there are none.
     """
@@ -295,7 +295,7 @@ def programs_of(version: int, like: psycopg.Connection[TupleRow] | None = None) 
 
 
 def _serving(connection: psycopg.Connection[TupleRow]) -> list[Path]:
-    """Where the programs are that serve a session here, if nobody else can change them.
+    """The directory of the local server's programs, if no other account can change them.
 
     The kernel says which process it is, not the server.
     """
@@ -309,7 +309,7 @@ def _serving(connection: psycopg.Connection[TupleRow]) -> list[Path]:
     found = []
     with suppress(psutil.Error, IndexError):
         process = psutil.Process(pid)
-        # That of another account's process is hidden; its first word is not.
+        # exe is hidden for another account's process; the command line is not.
         found.append(process.cmdline()[0])
         found.append(process.exe())
     return [place for path in found if (place := Path(path).parent) and _is_ours_alone(place)]
@@ -332,10 +332,10 @@ def _planner_settings(connection: psycopg.Connection[TupleRow]) -> dict[str, str
 
 
 def _search_paths(address: Address, like: psycopg.Connection[TupleRow]) -> tuple[str, str]:
-    """Where the role's sessions look for the tables of its queries: schemas, and what is set.
+    """The role's search_path: its schemas that exist, and the setting as text.
 
-    A session that begins with an empty search_path does not know.  This one begins with the role's
-    own, and so calls two functions of the server's, by their qualified names, and nothing else.
+    The other session has an empty search_path, so this needs one with the role's own; it calls two
+    functions by their qualified names, and nothing else.
     """
     what = f"Asking {address.public}"
     given = address.parts.get("options") or os.environ.get("PGOPTIONS", "")
@@ -358,7 +358,7 @@ def _search_paths(address: Address, like: psycopg.Connection[TupleRow]) -> tuple
 
 
 def _require_fit(connection: psycopg.Connection[TupleRow], name: str) -> None:
-    """Raise StudyError for a role whose rights another could use, or that cannot read the tables.
+    """Raise StudyError for a role whose rights others could use, or that cannot read the tables.
 
     What a dump could not lock would stand in the server's log as an error.
     """
@@ -393,7 +393,7 @@ def _known(
     ]
     given = address.parts.get("options") or os.environ.get("PGOPTIONS", "")
     user = connection.info.user
-    # What is set for our role, or for all of this database, is told by the other roles' settings.
+    # What is set for our role or this database is in ``by_role``: other roles get the default.
     is_set = any(who in {None, user} and name == "search_path" for who, name, _ in by_role)
     encoding, collation, classes, provider, locale = map(str, row or ())
     return Source(
@@ -407,7 +407,7 @@ def _known(
         base_path=_DEFAULT_PATH if is_set else paths[1],
         is_path_given="search_path" in given,
         by_role=by_role,
-        # One that was dropped meanwhile has no size.
+        # A relation that was dropped meanwhile has no size.
         sizes={str(relation): int(size) for relation, size, _ in sizes if size is not None},
         index_tables={str(index): str(table) for index, _, table in sizes if table is not None},
         extensions=[(str(e), str(s)) for e, s in connection.execute(_EXTENSIONS)],

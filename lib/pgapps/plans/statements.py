@@ -1,4 +1,4 @@
-"""What is planned of a statement: the query in it, and of one that writes the query of its rows."""
+"""What is planned for a statement: the query in it, or the query of the rows that it writes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CATALOG = re.compile(r"(pg_catalog\.|information_schema\.|pg_)", re.IGNORECASE)
 
 
 class _Word(NamedTuple):
-    """A word in upper case, and where it stands."""
+    """A word in upper case, with its place in the text."""
 
     word: str
     start: int
@@ -89,7 +89,7 @@ def _within(text: str) -> str:
 
 
 def rows_of(text: str) -> str | None:
-    """The query of the rows that a statement writes or locks, or None where it cannot be told.
+    """The query of the rows that a statement writes or locks; None if it cannot be derived.
 
     That is so for MERGE, and for an UPDATE with a query in its SET, whose plan is more than that.
     """
@@ -114,7 +114,7 @@ class _Clauses:
         self.names = [word.word for word in self._words]
 
     def at(self, *names: str, after: int = 0) -> int:
-        """The first of these words from ``after`` on; their number where there is none."""
+        """The index of the first of ``names`` from ``after`` on, or the number of words."""
         every = range(after, len(self.names))
         return next((i for i in every if self.names[i] in names), len(self.names))
 
@@ -174,7 +174,7 @@ class _Clauses:
 
 
 def _numbered_anew(text: str) -> str:
-    """The text with its parameters numbered from 1 on, as one that is left out has no type."""
+    """The text with its parameters numbered from 1 on: a missing number would have no type."""
     numbers: dict[str, int] = {}
 
     def numbered(found: re.Match[str]) -> str:
@@ -185,6 +185,6 @@ def _numbered_anew(text: str) -> str:
 
 
 def names_only_catalogs(text: str) -> bool:
-    """Whether a statement names no table but the server's own, as far as its text tells."""
+    """Whether a statement names only the server's own tables, by its text."""
     named = [found[1].replace('"', "") for found in _TARGET.finditer(text) if found[1]]
     return all(map(_CATALOG.match, named))

@@ -1,4 +1,4 @@
-"""What is foreseen, as plain text: the answer first, then each query that gets another plan."""
+"""The prediction as plain text: the answer first, then each query that gets another plan."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def headline(found: Foresight) -> str:
 
 
 def confidence(found: Foresight) -> list[str]:
-    """How far to trust the answer: what the control reproduced, and what on the edge means."""
+    """How reliable the answer is: what the control reproduced, and what *on the edge* means."""
     told = [_control(found)]
     if any(query.is_on_edge for query in found.queries):
         told.append(

@@ -127,7 +127,7 @@ def run(
 
 
 def _of_repo(study: str, repo: Path | None, *, is_alone: bool) -> dict[str, str]:
-    """The parameter of a clone, for a study that has it; StudyError for one that has not, alone."""
+    """The parameter ``repo``, if the study has it; StudyError for a single study without it."""
     if repo is None:
         return {}
     from pgstudies.parameters import declared
@@ -146,7 +146,7 @@ def _note(error: StudyError, failures: list[StudyError]) -> None:
 
 
 def _measured(planned: PlannedRun, *, fresh: bool, is_alone: bool) -> StudyError | None:
-    """Run one; returns what stopped it, if others may be run all the same."""
+    """Run one study; returns its error if the other studies can still be run."""
     from ..execution.run import run_planned
     from ..scorecard.judging import keep
     from ..scorecard.table import ended
@@ -171,7 +171,7 @@ def _measured(planned: PlannedRun, *, fresh: bool, is_alone: bool) -> StudyError
 
 
 def _require_server(asked: Address) -> None:
-    """Raise StudyError or ServerError before a kernel is started, which takes long."""
+    """Raise StudyError or ServerError before a kernel is started, which takes seconds."""
     from pgservers.addresses import EMBEDDED
     from pgservers.servers.serve import require_server
 
@@ -220,7 +220,7 @@ def _all_of(
 
 
 def _sum_up(names: list[str]) -> None:
-    """Print how many of all claims came to what, where any of these studies has claims."""
+    """Print the sum of the scorecard, if any of these studies has claims."""
     from pgstudies.analysis.claims import origins
 
     from ..scorecard.scorecard import scorecard

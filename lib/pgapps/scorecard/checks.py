@@ -51,7 +51,7 @@ class ShownChecks:
 
 
 def machine_of(host: Mapping[str, Any]) -> str:
-    """What tells machines apart that have one name: this boot of its kernel, and its processor."""
+    """Identifies a machine beyond its name: the boot of its kernel, and its processor."""
     return f"{host.get('boot_id') or host.get('hostname')}, {host.get('cpu_model')}"
 
 
@@ -101,7 +101,7 @@ def doubt(rows: pl.DataFrame, checks: pl.DataFrame) -> str | None:
 
 
 def failures(checks: pl.DataFrame) -> str:
-    """What failed, each with its sentence: empty where nothing did."""
+    """The failed checks, each with its sentence."""
     failed = checks.filter(pl.col("passed").not_()).select("check", "sentence")
     return "; ".join(f"{name}: {sentence}" for name, sentence in failed.rows())
 

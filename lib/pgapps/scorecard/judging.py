@@ -1,4 +1,4 @@
-"""The verdicts a study's notebook gives on one record, kept so that each is replayed only once."""
+"""The verdicts of a study's notebook on a record, stored so that each record is replayed once."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _judged_here(study: str, directory: Path, mark: str) -> pl.DataFrame:
 
 
 def keep(done: Executed) -> None:
-    """Keep the verdicts of a notebook that was executed, if it judged a record."""
+    """Store the verdicts of an executed notebook, if it judged a record."""
     if done.record is None or done.verdicts is None:
         return
     study = read_info(done.record)["study"]
@@ -139,7 +139,7 @@ def _place(study: str, record: Path) -> Path:
 
 
 def judged_by(file: Path) -> str | None:
-    """The digest of what judged a file of verdicts, None where there is no whole one."""
+    """The digest in a file of verdicts; None if there is no valid file."""
     try:
         mark: str = read_document(file)["judged_by"]
     except (OSError, StudyError):

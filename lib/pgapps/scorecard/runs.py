@@ -68,7 +68,7 @@ def _boot(info: Info) -> str | None:
 
 
 def version(info: Info) -> tuple[object, ...] | None:
-    """What runs have in common that judge together; None of a run that judges alone.
+    """What runs that are judged together have in common; None for a run that is judged alone.
 
     That is one that was not completed, is of uncommitted code or does not know its code.
     """

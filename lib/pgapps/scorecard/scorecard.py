@@ -280,7 +280,7 @@ def with_outcome(cards: pl.DataFrame) -> pl.DataFrame:
 
 
 def in_sum(cards: pl.DataFrame) -> str:
-    """How many claims came to what, best first: "2 hold; 1 gone"; outcomes of none are left out."""
+    """The numbers of claims by outcome, best first: "2 hold; 1 gone"."""
     counts = dict(with_outcome(cards)["outcome"].value_counts().iter_rows())
     much = counts.pop(MUCH_STRONGER, 0)
     if much:

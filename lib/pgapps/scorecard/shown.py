@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def is_judged(row: Mapping[str, Any]) -> bool:
-    """Whether a claim holds, weaker or not, or is gone or reversed: else it is open."""
+    """Whether a claim is decided (holds, weaker, gone or reversed); else it is open."""
     return outcome_of(row["verdict"]).word in DECIDED
 
 
@@ -25,7 +25,7 @@ def shown(study: str, claims: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     The keys are ``shown``: the claim of the first headline that is judged; where none is, of the
     first one that has a ratio, or else of the first one.  ``main``: the number of claims with a
-    headline.  ``open``: those of them that are open, but for the one that is shown.  ``lacks`` and
+    headline.  ``open``: the other claims with a headline that are open.  ``lacks`` and
     ``remedy``: what that one lacks and the command that measures it; empty where it is judged.  A
     study without headlines is shown by the first of all its claims, by the same rule.
     """

@@ -85,7 +85,7 @@ def score_front(cards: pl.DataFrame) -> HTML:
 
 
 def question(study: str) -> str:
-    """What a study asks: the paragraph below its notebook's title; without one, the title."""
+    """The study's question: the paragraph below its notebook's title, or the title."""
     cells = json.loads(find_room(study).notebook.read_text(encoding="utf-8"))["cells"]
     text = "".join(cells[0]["source"]) if cells else ""
     first = text.strip().partition("\n\n")[2].partition("\n\n")[0]
@@ -93,7 +93,7 @@ def question(study: str) -> str:
 
 
 def _worth(here: pl.DataFrame, studies: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """What this machine's run decides, and how often it agrees; None where nothing was run."""
+    """How many claims this machine's runs decide, and how often they agree; None without runs."""
     if here.is_empty():
         return None
     own = [row["own"]["agreement"] for study in studies for row in study["claims"] if row["own"]]
@@ -168,14 +168,14 @@ def side_by_side(part: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 PICTURE = {"width": 120, "gone": 40.0, "published": 80.0}
-"""The picture of what is left, in pixels: its width, and where 0 and 1 are."""
+"""The picture of what is left of an effect (pixels): its width, and the places of 0 and 1."""
 
 
 def left(row: Mapping[str, Any]) -> dict[str, Any] | None:
     """Where our ratio and its interval are between no effect (0) and the published one (1).
 
     On a logarithmic scale, in pixels of ``PICTURE``; ``beyond`` where ours is outside of it.  None
-    where the post claims no change or has no figure, and without a ratio of ours.
+    where the post claims no change or has no figure, and without our ratio.
     """
     published, ratio = row["published_ratio"], row["ratio"]
     if not ratio or row["kind"] == "alike" or published in {None, 1.0}:
@@ -205,7 +205,7 @@ def row_id(row: Mapping[str, Any]) -> str:
 
 
 def for_template(row: Mapping[str, Any], runs: str = "") -> dict[str, Any]:
-    """The row, with what the templates show of it.
+    """The row, with the texts that the templates show.
 
     ``figures`` is our ratio, and its interval with the words for ``runs``; ``measure`` what it is a
     ratio of; ``by_wall`` the ratio by wall time, where CPU time judged, and ``by_cpu`` that by CPU
@@ -288,7 +288,7 @@ def in_text(cards: pl.DataFrame) -> str:
 
 
 def in_sentence(cards: pl.DataFrame) -> str:
-    """How many claims of a ``scorecard`` came to what, now and on this machine, in words."""
+    """The numbers of a ``scorecard``'s claims by outcome, now and on this machine, in words."""
     now, own = (pl.concat(tables) for tables in zip(*_by_study(of_posts(cards)), strict=True))
     words = (
         f"{now.height} {'claim' if now.height == 1 else 'claims'}: {in_sum(now)}. {decided(now)}."
@@ -298,11 +298,11 @@ def in_sentence(cards: pl.DataFrame) -> str:
 
 
 MOST_REASONS = 4
-"""So many reasons why claims are open end a run; its page has the others."""
+"""The number of reasons for open claims that are printed after a run; its page has all."""
 
 
 def ended(study: str, done: Executed) -> list[str]:
-    """A run's answer for a terminal: what its claims came to, what is open and why, its page."""
+    """A run's result for a terminal: outcomes of its claims, what is open and why, its page."""
     lines: list[str] = []
     if done.verdicts is not None and done.verdicts.height:
         judged = done.verdicts.filter(is_decided(done.verdicts))
@@ -377,7 +377,7 @@ def _about(name: str, rows: pl.DataFrame) -> Iterator[str]:
 
 
 def _usual(part: pl.DataFrame) -> dict[str, Any]:
-    """The values that most rows have; a row repeats only what differs."""
+    """The most frequent values; a row shows only what differs from them."""
     found = part.drop_nulls("blocks") if part["blocks"].count() else part
     modes = {name: found[name].mode().sort()[-1] for name in ("server", "blocks")}
     return found.row(0, named=True) | modes | {"runs": usual_runs(part)}

@@ -14,7 +14,7 @@ from pgservers.terminal import say, tell
 commands = typer.Typer()
 
 FROM_SERVERS = "pgstudies.from_servers"
-"""The entry points of what writes a workload from the queries of a server, as ``plans`` does.
+"""The entry points that write a workload from a server's queries, such as that of ``plans``.
 
 Arguments are the directory, the address, how many queries, roles, and what shows its progress; it
 returns sentences.

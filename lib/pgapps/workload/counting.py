@@ -28,7 +28,7 @@ _TRANSACTION = re.compile(
     r"(BEGIN|START|COMMIT|END|ROLLBACK|ABORT|SAVEPOINT|RELEASE|SET)\b",
     re.IGNORECASE,
 )
-"""Statements that a function cannot execute, or that cost nothing."""
+"""Statements that a function cannot execute, or that do no work."""
 
 _REPEATED = """
     BEGIN

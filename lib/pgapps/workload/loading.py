@@ -138,7 +138,7 @@ def load(trial: Trial, tables: Tables, *, database: str = "") -> None:
     """Load the tables into the trial's database, or another of its server.
 
     The trial's role loads them, which has no rights elsewhere; roles that the schema names are made
-    on a server of ours.  Statements that are passed over or changed are reported on stderr.
+    on a managed server.  Statements that are passed over or changed are reported on stderr.
 
     Raises StudyError with the first statement that fails, by its line, SpaceError where the disk
     does not hold twice what is loaded, and CannotRun without pg_restore.
@@ -157,7 +157,7 @@ def load(trial: Trial, tables: Tables, *, database: str = "") -> None:
 def _load_schema(
     trial: Trial, connection: psycopg.Connection[TupleRow], schema: Path, tables: Tables
 ) -> str:
-    """Load it; returns where it makes rows that differ each time, as of ``contents``."""
+    """Load the schema; returns what makes its rows differ each time, as ``contents`` does."""
     if trial.server.capabilities.has("restart"):
         require_space(run_dir(), 2 * _size(schema), f"the rows of {schema.name}")
     found = contents(schema)
@@ -172,7 +172,7 @@ def _load_schema(
 
 
 def _keep_rows(trial: Trial, tables: Tables, draws: str, address: Mapping[str, str]) -> None:
-    """Dump what was loaded, for all further loads to have the same rows."""
+    """Dump the loaded rows, so that all further loads have the same rows."""
     own = trial.server.binaries.program("pg_dump") if trial.server.binaries else None
     program = own or find_binaries().program("pg_dump")
     stack = ExitStack()
@@ -192,7 +192,7 @@ def _keep_rows(trial: Trial, tables: Tables, draws: str, address: Mapping[str, s
 
 
 def lacking(schema: Path | None, servers: Iterable[str]) -> dict[str, str]:
-    """The schema's extensions that cannot be made on one of these servers, each with that server.
+    """The schema's extensions that one of these servers cannot have, each with that server.
 
     Every server is asked, unless there is no extension.  Raises as ``serve``.
     """
@@ -235,9 +235,9 @@ class _Loader:
         self._bytes = 0
 
     def make_extensions(self) -> None:
-        """Make those that others may have, while nothing of theirs is there that they could find.
+        """Create harmless extensions first, before the workload has objects that they could call.
 
-        On a server of ours that is the superuser's work before 13, and by the same rules after.
+        On a managed server that is the superuser's work before 13, and by the same rules after.
         """
         server, wanted = self._trial.server, self._wanted
         if not isinstance(server, ManagedServer) or not wanted:
@@ -312,7 +312,7 @@ class _Loader:
                 return
 
     def _make_missing(self, error: psycopg.Error) -> bool:
-        """Make the role or schema that a statement lacks; false where that cannot be, or was done.
+        """Create the role or schema that a statement lacks; False if impossible or done before.
 
         A schema can raise such an error itself, as often as it likes.
         """
@@ -342,7 +342,7 @@ class _Loader:
         raise error
 
     def _make_schema(self, name: str) -> bool:
-        """Make a schema that is missing, as pg_dump --table leaves it out; once."""
+        """Create a missing schema, which pg_dump --table leaves out; once."""
         idle = self._connection.info.transaction_status == TransactionStatus.IDLE
         if name in self._made or not idle:
             return False
@@ -360,7 +360,7 @@ class _Loader:
             )
 
     def _is_done(self, statement: bytes) -> bool:
-        """Whether a statement makes a role, which is made without its rights, or has been done."""
+        """Whether a statement needs no execution: it creates a role, or was done."""
         if made := _ROLE.match(statement):
             return self._make_role(unquoted(made[1]))
         named = EXTENSION.match(statement)
@@ -373,7 +373,7 @@ class _Loader:
         )
 
     def _make_role(self, name: str) -> bool:
-        """Make a role that owns and may be granted something; false where we may not."""
+        """Create a role that can own and be granted objects; False if that is not allowed."""
         server = self._trial.server
         if not isinstance(server, ManagedServer):
             return False
@@ -451,6 +451,6 @@ def _with_hint(error: psycopg.Error) -> str:
 
 
 def _size(schema: Path) -> int:
-    """Bytes of a script, or a dump."""
+    """The size of a script or a dump (bytes)."""
     files = schema.iterdir() if schema.is_dir() else [schema]
     return sum(file.stat().st_size for file in files)

@@ -38,15 +38,15 @@ _LONGEST = 1_000_000
 """The longest line, or entry, that is read (bytes)."""
 
 _MOST_QUERIES = 20_000
-"""So many different queries are told apart."""
+"""The most different queries that are kept."""
 
 _MOST_DATABASES = 1000
 
 _KEPT = 25
-"""So many calls of a query are kept."""
+"""The most calls of a query that are kept."""
 
 _KEPT_CHARACTERS = 30_000_000
-"""So long are all of these queries and calls together, of up to four bytes each."""
+"""The most characters of all kept queries and calls together."""
 
 _MESSAGE, _DETAIL, _CSV_COLUMNS = 13, 14, 23
 
@@ -105,7 +105,7 @@ class Call(NamedTuple):
 
 @dataclass
 class _Calls:
-    """The calls of a query that one kind of entry tells."""
+    """The calls of a query in one kind of entry."""
 
     number: int = 0
     ms: float = 0.0
@@ -170,7 +170,7 @@ def write_scripts_of_log(
 
 
 def _merged(kinds: Mapping[str, _Calls]) -> _Calls:
-    """The time of the kind that has more of it, and the calls of all, as one may lack values."""
+    """The larger total time of the kinds, and the calls of all, because one may lack values."""
     most = max(kinds.values(), key=lambda calls: calls.ms)
     return replace(most, first=[call for calls in kinds.values() for call in calls.first])
 
@@ -231,7 +231,7 @@ def _of_csv(lines: Iterable[str]) -> Iterator[Entry]:
 
 
 def _of_stderr(lines: Iterable[str]) -> Iterator[Entry]:
-    """Of an entry, all lines but the first begin with a tab; its detail is an entry beside it."""
+    """All lines of an entry but the first begin with a tab; its detail is the next entry."""
     message: list[str] = []
     detail: list[str] = []
     going: list[str] | None = None
@@ -257,7 +257,7 @@ def _of_stderr(lines: Iterable[str]) -> Iterator[Entry]:
 
 
 def call_of(entry: Entry) -> tuple[str, Call] | None:
-    """The call that an entry tells of, and the kind of entry, or None where it tells of none.
+    """The call that an entry is about, and the kind of entry; None for an entry about no call.
 
     Raises UnknownError, with the reason, where that cannot be read.
     """
@@ -335,7 +335,7 @@ def _read(every: Iterable[Entry], roles: Sequence[str]) -> _Found:
 
 
 def _cause(text: str) -> str:
-    """Why a statement is not one of an application's queries, or nothing."""
+    """Why a statement is not an application's query; empty if it is."""
     if len(text) > _LONGEST // 2:
         return "longer than half a million characters"
     bare = _PIECE.sub(lambda piece: " " if piece["comment"] else piece[0], text)
@@ -361,7 +361,7 @@ def alike(text: str) -> str:
 
 
 def _typical(calls: Sequence[Call]) -> tuple[Call, str, str]:
-    """The call of the middle time, or near it, with its script, or why none has one."""
+    """The call nearest to the median time that can become a script, or the reason why none can."""
     by_time = sorted(calls, key=lambda call: call.ms)
     middle = len(by_time) // 2
     nearest = sorted(range(len(by_time)), key=lambda place: abs(place - middle))

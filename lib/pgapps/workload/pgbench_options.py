@@ -67,7 +67,7 @@ _REFUSED = {
 
 
 class Asked(NamedTuple):
-    """A workload's directory, or a script of pgbench's own; parameters; options left to us."""
+    """A workload's directory or a built-in script; parameters; options that we handle."""
 
     directory: str
     parameters: dict[str, Any]

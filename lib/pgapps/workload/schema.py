@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _IGNORED = {"a", "echo", "f", "pset", "qecho", "restrict", "t", "timing", "unrestrict", "warn", "x"}
-"""Commands of psql that change nothing of what is loaded."""
+"""Commands of psql that do not affect what is loaded."""
 
 _WHY = {
     "!": "it runs a program",
@@ -49,7 +49,7 @@ LEAVES = re.compile(
 )
 
 _OF_DATABASE = re.compile(rb"(?:create|drop|alter)\s+database\b", re.IGNORECASE)
-"""What pg_dump --create begins with; see ``pieces``."""
+"""The beginning of a dump by pg_dump --create; see ``pieces``."""
 
 # What gives other rows each time that it is loaded, in statements that make rows.
 _MAKES_ROWS = re.compile(
@@ -91,7 +91,7 @@ _LONGEST_TOC = 1 << 28
 _COMPLAINT_BYTES = 10_000
 
 _KNOWN_MINORS = range(12, 17)
-"""Of the version of pg_dump's archives, from 9.1 to 18."""
+"""The versions of pg_dump's archives, from 9.1 to 18."""
 
 _HAS_ACCESS_METHOD, _HAS_ALGORITHM, _HAS_KIND = 14, 15, 16
 
@@ -122,7 +122,7 @@ class Piece:
 
 @dataclass
 class Contents:
-    """What is known of a schema before it is loaded.
+    """The facts of a schema that are known before it is loaded.
 
     Attributes:
         extensions: The extensions that it creates, each with its schema or an empty string.
@@ -218,7 +218,7 @@ def _restored(
 
 
 def _take_dump(schema: Path, dump: Path, *, rows: bool) -> None:
-    """Make ``dump`` the directory's copy, of which no name leads out of it.
+    """Copy the directory to ``dump``, so that no name in it leads out of it.
 
     pg_restore opens whatever file ``toc.dat`` and ``blobs*.toc`` name, from the directory on.
     Raises StudyError for a link, for what pg_dump does not write, and for another name in these.
@@ -244,7 +244,7 @@ def _take_dump(schema: Path, dump: Path, *, rows: bool) -> None:
 
 
 def _link_or_copy(file: Path, content: IO[bytes], copy: Path) -> None:
-    """Spare the copy of rows where the directory is on the same file system."""
+    """Link files of rows instead of copying them, if the file system is the same."""
     with suppress(OSError):
         os.link(file, copy, follow_symlinks=False)
         if os.path.samestat(copy.lstat(), os.fstat(content.fileno())):
@@ -404,6 +404,6 @@ def _error(line: int, file: Path, why: str) -> StudyError:
 
 
 def unquoted(name: bytes) -> str:
-    """A name as the server would keep it."""
+    """A name as the server stores it."""
     text = name.decode("utf-8", "replace")
     return text[1:-1].replace('""', '"') if text.startswith('"') else text.lower()

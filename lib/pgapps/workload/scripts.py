@@ -1,4 +1,4 @@
-"""A workload: a directory with a schema and the scripts whose time is wanted."""
+"""A workload: a directory with a schema and the scripts to measure."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 @dataclass(frozen=True)
 class Script:
-    """What pgbench runs as one transaction, and where it stands."""
+    """A pgbench script, which runs as one transaction, and its place in a file."""
 
     name: str
     text: str

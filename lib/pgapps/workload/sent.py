@@ -1,4 +1,4 @@
-"""The statements that pgbench sends to a server for a script, and what it tells of their times."""
+"""The statements that pgbench sends for a script, and what it says about their times."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _COPY_IN = re.compile(rb"copy\b.*\bfrom\s+stdin\b", re.IGNORECASE | re.DOTALL)
 _CHUNK_BYTES = 1 << 18
 
 _LONGEST_BYTES = 1 << 26
-"""Of a line, and of a statement."""
+"""The longest line, and the longest statement (bytes)."""
 
 _DUMP_BEGINS = b"-- PostgreSQL database dump\n"
 
@@ -109,7 +109,7 @@ class Lines:
             raise self.cut_off("before its last line, as pg_dump writes it")
 
     def _step(self, line: bytes, place: int) -> tuple[int, Statement | Command | None]:
-        """Take over text up to the next thing that matters; returns where to go on."""
+        """Append text up to the next special character; returns where to continue."""
         outside = not (self._quote or self._comments)
         search = _IN_COMMENT if self._comments else _ends(self._quote) if self._quote else _TOKEN
         found = search.search(line, place)
@@ -145,7 +145,7 @@ class Lines:
         return stop, None
 
     def _enter(self, token: bytes) -> None:
-        """Note what begins, or ends, outside of strings and comments."""
+        """Handle what begins or ends outside of strings and comments."""
         if token == b"/*":
             self._comments = 1
         elif token == b"'":
@@ -179,7 +179,7 @@ class Lines:
         return Command(name, rest, self.line, within)
 
     def rows(self) -> Iterator[bytes]:
-        """The rows that follow a COPY, to be taken before anything else, in parts."""
+        """The rows that follow a COPY, in parts; read them before the next statement."""
         part: list[bytes] = []
         size = 0
         for line in self._next_lines():

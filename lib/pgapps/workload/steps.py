@@ -40,14 +40,14 @@ _AS_TEXT = "it may run as pgbench sends it by default: -p protocol=simple"
 
 @dataclass(frozen=True)
 class Step:
-    """What is timed as one: a script, or a mix of scripts with their weights."""
+    """What is timed together: a script, or a mix of scripts with their weights."""
 
     scripts: Sequence[Script]
     weights: Sequence[int] = (1,)
 
     @property
     def name(self) -> str:
-        """The script's, or all of the mix's with their weights."""
+        """The names of the scripts, with their weights in a mix."""
         if len(self.scripts) == 1:
             return self.scripts[0].name
         weighted = zip(self.scripts, self.weights, strict=True)
@@ -103,7 +103,7 @@ def steps_of(workload: Workload) -> list[Step]:
 
 @contextmanager
 def _described(scripts: Sequence[Script], name: str, trial: Trial, protocol: str) -> Iterator[None]:
-    """Say of pgbench's errors in which file and on which line they are."""
+    """Add file and line to pgbench's errors."""
     try:
         yield
     except (ServerError, SpaceError):
@@ -134,6 +134,6 @@ def defined(texts: Sequence[str]) -> dict[str, str]:
 
 
 def runnable(parameters: Mapping[str, Any]) -> Workload:
-    """The workload of these parameters; raises StudyError for one that nothing can be run by."""
+    """The workload that these parameters name; raises StudyError if there is nothing to run."""
     defined(parameters.get("define", ()))
     return read_workload(parameters["directory"], parameters.get("mix", ()))

@@ -34,13 +34,13 @@ WITHOUT_TRYING = 10
 """Transactions of a turn where none can be tried beforehand: on an external server."""
 
 FEWEST = 3
-"""The fewest turns of a block: their trimmed mean leaves out what one of them met."""
+"""The fewest turns of a block: their trimmed mean leaves out one disturbed turn."""
 
 SHORTEST_S = 100e-6
 """Shorter statements are not timed: pgbench reports whole microseconds, too coarse for them."""
 
 TURNS = "pgstudies_turns"
-"""The table that keeps how often each script runs in a turn."""
+"""The table that stores how often each script runs in a turn."""
 
 _TRIED_IN = "pgstudies_tried"
 
@@ -49,7 +49,7 @@ _LATENCY = re.compile(r"latency average = ([\d.]+) ms")
 
 @dataclass(frozen=True)
 class Turn:
-    """How often a step runs in a turn, which statements are timed one by one, what it takes (s)."""
+    """How often a step runs in a turn, which statements are timed singly, and its time (s)."""
 
     transactions: int
     statements: list[str]
@@ -67,7 +67,7 @@ def tried(
     """The turn of each step, by name, that takes about ``turn_s``: 1, 2, 5, 10 times and so on.
 
     ``options`` are those of ``_report``.  They are tried in a database of their own, which is
-    dropped afterwards.  One that fails when it runs more often runs as often as it could.
+    dropped afterwards.  A step that fails when repeated gets the largest number that worked.
     """
     server = trial.server
     if not isinstance(server, ManagedServer):

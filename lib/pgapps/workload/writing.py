@@ -1,4 +1,4 @@
-"""What ``new-workload`` writes: an example, or scripts of queries of a server's."""
+"""What ``new-workload`` writes: an example, or scripts of a server's queries."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NAMED = re.compile(
 
 
 class UnknownError(Exception):
-    """A query of which no script can be made; the message is the reason."""
+    """A query that cannot become a script; the message is the reason."""
 
 
 def new_workload(directory: Path) -> list[Path]:
@@ -63,7 +63,7 @@ def require_new(directory: Path) -> None:
 
 
 def tables_named(text: str) -> list[str]:
-    """What a statement names after FROM and the like, but what is the server's own."""
+    """The tables that a statement names, without the server's own."""
     bare = _COMMENT.sub(" ", text)
     named = (unquoted(name) for _, name in _NAMED.findall(bare))
     return [name for name in named if not _CATALOG.match(name)]
@@ -77,12 +77,12 @@ def title_of(text: str) -> str:
 
 
 def unquoted(name: str) -> str:
-    """A name as the server keeps it."""
+    """A name as the server stores it."""
     return name[1:-1].replace('""', '"') if name.startswith('"') else name.lower()
 
 
 def literal(value: str) -> str:
-    """A string of SQL, in which pgbench finds neither commands nor variables of its own."""
+    """A string literal without anything that pgbench takes for a command or a variable."""
     plain = value.replace("'", "''")
     if (
         not re.search(r"[\\;]|:[A-Za-z_\x80-\U0010ffff]|[^ -~\x80-\U0010ffff]", value)

@@ -33,7 +33,7 @@ class _Group:
 
 
 def reason_no_limits(directory: Path, pid: int, root: Path = _ROOT) -> str | None:
-    """Why reads from ``directory`` and the memory of a process cannot be limited; None if so."""
+    """Why reads from ``directory`` and a process's memory cannot be limited; None if they can."""
     try:
         _groups(directory, pid, root, {"iops": 1, "bps": 1}, 1)
     except CannotRun as reason:

@@ -1,4 +1,4 @@
-"""One measurement at a time on a host, whoever starts it: a lock that dies with its holder."""
+"""One measurement at a time on a host: a lock that ends with its holder."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def host_lock_file() -> Path:
 def only_one_here(what: str) -> Iterator[None]:
     """Wait until nobody else measures on this host, saying so, and keep others waiting.
 
-    ``what`` tells them who it is.  The kernel releases the lock when this process ends, however it
-    does.
+    ``what`` is what they print while they wait.  The kernel releases the lock when this process
+    ends, however it does.
     """
     path = host_lock_file()
     try:
@@ -54,7 +54,7 @@ def only_one_here(what: str) -> Iterator[None]:
         os.pwrite(descriptor, f"{what} (process {os.getpid()})\n".encode(), 0)
         yield
     finally:
-        os.close(descriptor)  # the file stays, for whoever waits has it open
+        os.close(descriptor)  # the file stays, because waiting processes have it open
 
 
 def _open(path: Path) -> int:
@@ -74,7 +74,7 @@ def _open(path: Path) -> int:
 
 
 def _require_plain(path: Path, descriptor: int) -> None:
-    """Raise ServerError for what is no file, or is one that has another name: we write into it."""
+    """Raise ServerError unless it is a regular file with one name, because we write into it."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         raise _no_lock(path, "Not a file")
@@ -99,7 +99,7 @@ def _taken(descriptor: int) -> bool:
 
 @contextmanager
 def on_core(cpu: int | None) -> Iterator[None]:
-    """Be on one core for a moment; a process started meanwhile inherits that."""
+    """Pin this process to one core in the body; processes started in it inherit that."""
     if cpu is None:
         yield
         return

@@ -164,7 +164,7 @@ def _read(path: Path) -> str | None:
 
 
 def _known(ask: Callable[[], T]) -> T | None:
-    """The answer, or None where this system, or our rights on it, do not give one."""
+    """The result of ``ask``, or None if the system or our rights do not allow it."""
     try:
         return ask()
     except (OSError, ValueError, LookupError, AttributeError, RuntimeError, psutil.Error):

@@ -1,4 +1,4 @@
-"""Instructions of a process as its processor counts them, by Linux's perf_event_open."""
+"""The instructions of a process, counted by its processor (Linux's perf_event_open)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class InstructionCounter:
             raise CannotRun(_why(ctypes.get_errno()))
 
     def read(self) -> float:
-        """How many it has executed."""
+        """The number of instructions executed."""
         return float(struct.unpack("Q", os.read(self._file, 8))[0])
 
     def close(self) -> None:

@@ -70,9 +70,9 @@ _SEMAPHORE = re.compile(r"sem\.pgstudies-(\d+)-\w+")
 
 
 def name_semaphores() -> None:
-    """Let the semaphores that ``multiprocessing`` makes for this process be known as its own.
+    """Give the semaphores of this process's ``multiprocessing`` names with its process number.
 
-    Their names last until somebody removes them, which Python does in another process of ours: it
+    Their names last until somebody removes them, which Python does in another of our processes: it
     is killed with us where the whole session is.
     """
     ours: dict[str, str] = multiprocessing.current_process()._config  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What else goes on on this machine: the facts that the gate judges."""
+"""The state of this machine: the facts that the gate judges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .facts import CPU, governor, nearest_existing
 
 @dataclass(frozen=True)
 class Process:
-    """Somebody else's process; ``cpu_share`` is a fraction of one core."""
+    """Another process; ``cpu_share`` is a fraction of one core."""
 
     pid: int
     name: str
@@ -73,7 +73,7 @@ def look(path: Path, *, sample_s: float = 0.5) -> Situation:
 
 
 def throttle_count(root: Path = CPU) -> int | None:
-    """How often cores were slowed down for their heat since the boot; None where not counted."""
+    """How often cores were throttled for heat since the boot; None if not counted."""
     counters = list(root.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"))
     try:
         counts = [int(counter.read_text(encoding="ascii")) for counter in counters]
@@ -83,7 +83,7 @@ def throttle_count(root: Path = CPU) -> int | None:
 
 
 def _on_battery() -> bool | None:
-    """Whether the machine draws on a battery; None where it has none, or does not tell."""
+    """Whether the machine runs on battery; None if unknown."""
     try:
         battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
     except (OSError, RuntimeError, psutil.Error):
@@ -138,7 +138,7 @@ def _is_postmaster(process: psutil.Process) -> bool:
 
 
 def stolen_share(before: Any, after: Any) -> float | None:
-    """The share of the time between two of psutil's readings that the host took; None if untold."""
+    """The fraction of time stolen by the host between two readings of psutil; None if unknown."""
     if not hasattr(after, "steal"):
         return None
     # Guest time is counted a second time in user and nice time.

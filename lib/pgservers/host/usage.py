@@ -1,4 +1,4 @@
-"""What processes have used, as the kernel tells: CPU time, and bytes from the device."""
+"""What processes have used, by the kernel: CPU time, and bytes from the device."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Account:
     switch: bool
 
     def give(self, path: Path) -> None:
-        """Make the account the owner of ``path``, which we have just made."""
+        """Make the account the owner of ``path``, which was just created."""
         if self.switch:
             os.chown(path, self.uid, self.gid, follow_symlinks=False)
 
@@ -72,7 +72,7 @@ def server_account() -> Account:
 
 
 def client_name() -> str:
-    """The name by which a server knows the account of this process; raises ServerError for none."""
+    """The name of this process's account in the system; raises ServerError if it has none."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -83,7 +83,7 @@ def client_name() -> str:
 
 
 def server_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What a server sees of our environment: no PG* variable, no locale, no secrets."""
+    """The environment of a server: ours without PG* variables, locale and secrets."""
     kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     return {"PATH": os.defpath, **kept, "LC_ALL": "C", **(extra or {})}
 
@@ -162,7 +162,7 @@ def without_pg_variables() -> Iterator[None]:
 
 
 def open_to_all(tree: Path) -> None:
-    """Let every account read ``tree`` and run what its owner may run there, and none change it."""
+    """Let every account read ``tree`` and execute its programs, and none change it."""
     for path in [tree, *tree.rglob("*")]:
         if not path.is_symlink():
             mode = path.stat().st_mode
@@ -183,7 +183,7 @@ def make_open_directory(directory: Path) -> None:
 
 
 def others_can_change(path: Path, *, above: Path | None = None) -> bool:
-    """Whether another account than ours and root could put programs there for us to run.
+    """Whether accounts other than ours and root could put programs there for us to run.
 
     In a directory ``above`` the one that matters, such as /tmp, it is enough that nobody can remove
     or rename what is ours, as its owner always can.
@@ -199,7 +199,7 @@ def others_can_change(path: Path, *, above: Path | None = None) -> bool:
 
 
 def _is_private(group: int) -> bool:
-    """Whether a group is that of our account alone, as many systems make one for every user."""
+    """Whether a group has our account as its only member, as many systems create for every user."""
     try:
         name, _, _, members = grp.getgrgid(group)
         return name == pwd.getpwuid(os.geteuid()).pw_name and set(members) <= {name}

@@ -1,4 +1,4 @@
-"""What is run from the cache: finished, our own, and as it was when it was finished."""
+"""Programs in the cache: complete, our own, and unchanged since they were completed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MARK = "finished.json"
 
 
 def finish(directory: Path) -> None:
-    """Mark a directory as finished: for every account to read and run, for none to change.
+    """Mark a directory as complete: every account can read and execute it, none can change it.
 
     Raises SpaceError where that cannot be written.
     """
@@ -30,12 +30,12 @@ def finish(directory: Path) -> None:
 
 
 def is_finished(directory: Path) -> bool:
-    """Whether ``finish`` came to its end there."""
+    """Whether ``finish`` completed the directory."""
     return (directory / _MARK).is_file()
 
 
 def require_own(directory: Path, *within: Path) -> None:
-    """Raise ServerError where others could put files of theirs for us to run.
+    """Raise ServerError where others could put their files for us to run.
 
     They could by what is above the directory as well.
     """
@@ -49,7 +49,7 @@ def require_own(directory: Path, *within: Path) -> None:
 
 
 def require_unchanged(directory: Path) -> None:
-    """Raise ServerError unless nobody else could change it, and its files are as when finished."""
+    """Raise ServerError if others could change the directory, or its files have changed."""
     require_own(directory, *directory.rglob("*"))
     try:
         finished = json.loads((directory / _MARK).read_bytes())

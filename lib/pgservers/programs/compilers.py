@@ -62,7 +62,7 @@ def find_compiler() -> list[str]:
 
 
 def compiler_version(compiler: list[str]) -> str:
-    """What the compiler says of itself in its first line; raises CannotRun when it cannot be run.
+    """The compiler's first line on its version; raises CannotRun if it cannot be run.
 
     Without the C library's headers it can compile nothing, and that is a reason of its own.
     """

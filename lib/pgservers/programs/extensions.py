@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 FINDS_EXTENSIONS = 180000
-"""From here on a setting tells a server where CREATE EXTENSION finds extensions."""
+"""The first version with extension_control_path."""
 
 OLDEST = 150000
 """The oldest release that the sources are written for."""
@@ -96,7 +96,7 @@ def build_library(name: str) -> Path:
 
 
 def _kept(name: str, words: str, command: list[str], compiler: list[str], more: list[str]) -> Path:
-    """The directory of the cache with what ``command`` builds, once, from the source of ``name``.
+    """The cache directory with what ``command`` builds, once, from the source of ``name``.
 
     It is named with ``words``, for the source, the compiler and what is ``more`` to tell it by.
     """
@@ -179,4 +179,4 @@ def self_test(name: str, connection: Connection) -> str:
 
 
 NAMES = tuple(sorted(source.parent.name for source in EXTENSIONS.glob("*/self_test.sql")))
-"""The extensions there are."""
+"""The names of all extensions."""

@@ -1,4 +1,4 @@
-"""Fetching a release into the cache: complete and as its checksum says, or not at all."""
+"""Fetching a release into the cache: complete and with the right checksum, or not at all."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ _MOST_BYTES = 2**30
 
 
 def _entries(archive: tarfile.TarFile, progress: Progress) -> Iterator[tarfile.TarInfo]:
-    """The entries, as our own; raises TarError for one that could be written elsewhere."""
+    """The entries, owned by us; raises TarError for an entry that would be written elsewhere."""
     links: set[PurePosixPath] = set()
     size = 0
     for entry in archive:
@@ -138,7 +138,7 @@ def _entries(archive: tarfile.TarFile, progress: Progress) -> Iterator[tarfile.T
 
 
 def _require_whole(target: Path) -> None:
-    """Raise TarError where programs are missing, or a link leads out of what was unpacked."""
+    """Raise TarError if programs are missing, or a link leads out of the unpacked directory."""
     for program in (target / "bin" / "initdb", target / "bin" / "postgres"):
         if program.is_symlink() or not program.is_file():
             raise tarfile.TarError(f"it has no bin/{program.name}")
@@ -152,7 +152,7 @@ def _require_whole(target: Path) -> None:
 
 @contextmanager
 def _sole_fetcher(release: Release) -> Iterator[None]:
-    """Be the only process that fetches this release, waiting for another one."""
+    """Lock the fetching of this release, waiting for another process."""
     path = release.directory.parent / f".lock-{release.name}"
     since = time.monotonic()
     is_noticed = False
@@ -246,7 +246,7 @@ def _maven(what: str, arguments: list[str], directory: Path) -> tuple[bool, str]
 
 
 def _kept(artifact: str, output: str) -> Path:
-    """Where Maven keeps an artifact's versions by its output; a path that is not there without."""
+    """Maven's file of an artifact's versions, by its output; a missing path if it names none."""
     group, name, _ = artifact.split(":")
     found = _REPOSITORY.search(output)
     return Path(found[1] if found else os.devnull, *group.split("."), name)

@@ -1,4 +1,4 @@
-"""Where PostgreSQL's programs are, and of which version."""
+"""Installations of PostgreSQL: their programs and versions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 OLDEST_OWNED = 80299  # 8.3devel
-"""The oldest server that we start ourselves, as the server itself counts versions."""
+"""The oldest server that we start, as a version number of the server."""
 
 _COMMIT = re.compile(r"commit-[0-9a-f]{10}")
 
@@ -60,7 +60,7 @@ class Binaries:
 
 
 def is_directory(path: str | Path) -> bool:
-    """Whether there is such a directory; ~ is that of the user."""
+    """Whether the directory exists; ~ is the user's home."""
     try:
         return Path(path).expanduser().is_dir()
     except (OSError, RuntimeError, ValueError):  # too long a name, or ~ of a user there is none of
@@ -138,7 +138,7 @@ def find_embedded(*, fetches: bool = True) -> Binaries:
 
 
 def require_version(binaries: Binaries) -> Binaries:
-    """The same installation; raises ServerError when it is older than ``OLDEST_OWNED``."""
+    """The installation; raises ServerError if it is older than ``OLDEST_OWNED``."""
     if binaries.version < OLDEST_OWNED:
         raise ServerError(
             f"{binaries.version_text} is too old: pgstudies starts servers of PostgreSQL 8.3 or "
@@ -159,7 +159,7 @@ def wheel_bindir() -> Path | None:
 
 
 def samples_say(binaries: Binaries, text: str) -> bool:
-    """Whether the samples of its configuration have that: versions in development do not tell."""
+    """Whether the sample configuration contains ``text``: a development version proves nothing."""
     samples = (binaries.bindir.parent / "share").rglob("*.conf.sample")
     return any(text in sample.read_text("utf-8", "replace") for sample in samples)
 
@@ -288,7 +288,7 @@ def counts_failures(pgbench: Path | None) -> bool:
 
 
 def cflags_of(binaries: Binaries) -> str:
-    """What its pg_config says that it was compiled with; empty without one."""
+    """The compiler flags by its pg_config; empty without one."""
     pg_config = binaries.program("pg_config")
     return _output([str(pg_config), "--cflags"]) if pg_config else ""
 

@@ -1,4 +1,4 @@
-"""The C library's locales for servers of ours: found on the system, else made for them."""
+"""The C library's locales for managed servers: found on the system, else made for them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def reason_no_locale(name: str) -> str | None:
 
 
 def locale_environment() -> dict[str, str]:
-    """Where servers of ours look for locales: LOCPATH, once one has been made for them."""
+    """Where managed servers look for locales: LOCPATH, once one has been made for them."""
     directory = _directory()
     with contextlib.suppress(OSError):
         if any(entry.is_dir() for entry in directory.iterdir()):

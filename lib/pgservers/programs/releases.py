@@ -53,17 +53,17 @@ class Release:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Those of its version, by which releases are in order."""
+        """The numbers of its version, for sorting."""
         return version_key(self.version)
 
     @property
     def is_for_this_machine(self) -> bool:
-        """Whether its programs can run here."""
+        """Whether its programs run on this machine."""
         return (self.system, self.machine) == (platform.system(), platform.machine())
 
     @property
     def directory(self) -> Path:
-        """Where it is in the cache, or would be; another jar would be in another directory."""
+        """Its directory in the cache, cached or not; it depends on the jar."""
         return releases_dir() / f"{self.version}-{self.sha256[:12]}"
 
     @property
@@ -82,7 +82,7 @@ def releases() -> list[Release]:
 
 
 def minor_releases() -> list[Release]:
-    """Those minor releases that others followed and that can be had here, oldest first."""
+    """Older minor releases that are available here, oldest first."""
     found = (release for release in builds(MINOR_RELEASES) if release.is_for_this_machine)
     return sorted(found, key=lambda release: release.numbers)
 
@@ -105,7 +105,7 @@ def is_release(spec: str) -> bool:
 
 
 def _all() -> list[Release]:
-    """Those for this machine first: another's may have the same version."""
+    """The releases, those for this machine first: another machine's may have the same version."""
     return [*releases(), *minor_releases(), *builds(RELEASES), *builds(MINOR_RELEASES)]
 
 
@@ -133,7 +133,7 @@ _PACKAGES = (
 
 
 def packaged(spec: str) -> Path | None:
-    """The installed programs that a release's name means here; None where it means fetched ones.
+    """The installed programs that a release's name stands for here; None if it means fetched ones.
 
     They stand for a release that cannot be fetched, or that is not listed, such as a newer one.
     """
@@ -142,12 +142,12 @@ def packaged(spec: str) -> Path | None:
 
 
 def is_known(spec: str) -> bool:
-    """Whether a word is a server that anybody may name: embedded, a release, a package's."""
+    """Whether a word names a server by a safe name: embedded, a release, a package's."""
     return spec == EMBEDDED or is_release(spec) or packaged(spec) is not None
 
 
 def installed(major: str) -> Path | None:
-    """Where a package has put the programs of a major release, if there is one here."""
+    """The directory of a package's programs of a major release; None without a package."""
     if not re.fullmatch(r"9\.\d|\d\d", major):
         return None
     places = (Path(pattern.format(major)) for pattern in _PACKAGES)
@@ -156,7 +156,7 @@ def installed(major: str) -> Path | None:
 
 
 def reason_not_available(spec: str) -> str | None:
-    """Why this release cannot be had here; None where it is cached, installed or can be fetched.
+    """The reason why this release is not available; None if it is cached, installed or fetchable.
 
     Raises StudyError when there is no such release.
     """
@@ -164,7 +164,7 @@ def reason_not_available(spec: str) -> str | None:
 
 
 def reason_not_fetched(spec: str) -> str | None:
-    """Why this release is not cached and cannot be fetched; None where it is or can be.
+    """The reason why this release is neither cached nor fetchable; None if it is.
 
     Raises StudyError when there is no such release.
     """

@@ -1,4 +1,4 @@
-"""Linking a build's backend anew, its object files in another order: same code, another layout."""
+"""Relinking a build's backend with its object files in another order: same code, another layout."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from .installations import Binaries
 
 KEPT = "relink"
-"""The directory, of a build of ours or below ``links``, of objects, libraries and the command."""
+"""The directory, of our own build or below ``links``, of objects, libraries and the command."""
 
 _COMMAND = "command.json"
 
 _MOST_LINKED = 3
-"""One for each side of a comparison."""
+"""The number of links kept: one for each side of a comparison."""
 
 _linked: dict[tuple[Path, int], bytes] = {}
 
@@ -64,7 +64,7 @@ def find_link(tree: Path) -> tuple[str, Path]:
 
 
 def keep_link(command: str, program: Path, kept: Path, *, cwd: Path, trees: Sequence[Path]) -> None:
-    """Keep in the directory ``kept``, which is made, what an installed backend was linked by.
+    """Copy an installed backend's object files and link command into the new directory ``kept``.
 
     ``command`` is the linker's, for ``cwd``.  What it names in ``trees``, which may go, is copied
     or left out.  Raises CannotRun where that does not link the same code again.
@@ -93,7 +93,7 @@ def keep_link(command: str, program: Path, kept: Path, *, cwd: Path, trees: Sequ
 
 
 def code_of(program: Path, aside: Path) -> str:
-    """The SHA-256 of a program's code and constants, which stripping and installing leave alone.
+    """The SHA-256 of a program's code and constants, which strip and install do not change.
 
     The file ``aside`` is made for a moment.  Raises CannotRun where there is none.
     """
@@ -108,14 +108,14 @@ def code_of(program: Path, aside: Path) -> str:
 
 
 def place_of_links() -> Path:
-    """The directory in the cache for what links backends of others anew, by their SHA-256."""
+    """The cache directory for object files of other builds' backends, by their SHA-256."""
     return cache_dir().resolve() / "links"
 
 
 def can_relink(binaries: Binaries) -> bool:
-    """Whether its objects are kept, of a build of ours or of its tree, all as they were put there.
+    """Whether the object files needed to relink it are there and unchanged.
 
-    The command is run as ourselves, so it is taken from nowhere else.
+    The link command runs as this account, so it is taken only from a build that we made.
     """
     try:
         place = _place(binaries)
@@ -128,7 +128,7 @@ def can_relink(binaries: Binaries) -> bool:
 
 
 def relinked(binaries: Binaries, seed: int, target: Path) -> str:
-    """Make the program ``target`` the backend, linked in an order by ``seed``; returns its SHA-256.
+    """Link the backend as ``target``, in an order drawn from ``seed``; returns its SHA-256.
 
     It should be in a copy of the installation, which finds its files relative to the program.  The
     last ones are kept in memory: servers of several studies run the same in a block.
@@ -170,7 +170,7 @@ def _place(binaries: Binaries) -> Path:
 
 
 def _words(command: str) -> list[str]:
-    """The command's words, without ccache, which links nothing; CannotRun for what is no link."""
+    """The words of the link command, without ccache; raises CannotRun for any other command."""
     words = shlex.split(command)
     if words and words[0].rpartition("/")[2] == "ccache":
         del words[0]
@@ -180,7 +180,7 @@ def _words(command: str) -> list[str]:
 
 
 def _kept_word(word: str, number: int, kept: Path, cwd: Path, trees: Sequence[Path]) -> str:
-    """What stands for a word in the kept command: the copy of a file; nothing for a directory."""
+    """What replaces a word in the stored command: a file's copy; nothing for a directory."""
     path = word.removeprefix("-L")
     if word.startswith("-") and path == word:
         return word
@@ -212,7 +212,7 @@ def _command(kept: Path) -> list[str]:
 
 
 def _link(kept: Path, program: Path, seed: int | None, target: Path) -> None:
-    """Link ``program`` again, without a ``seed`` as before; CannotRun if it answers otherwise."""
+    """Relink ``program`` (in the original order without ``seed``); CannotRun if it then differs."""
     words = _command(kept)
     words[words.index("-o") + 1] = str(target)
     places = [number for number, word in enumerate(words) if word.endswith(".o")]
@@ -228,7 +228,7 @@ def _link(kept: Path, program: Path, seed: int | None, target: Path) -> None:
 
 
 def _run(command: Sequence[str], cwd: Path) -> str:
-    """What a program writes; raises CannotRun with what it complains of where it fails."""
+    """A program's output; raises CannotRun with its error if it fails."""
     done = run_with_us(command, cwd=cwd, environment=build_environment())
     if done.returncode == 0:
         return done.stdout.decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Running compilers, make and git: in an environment of ours, and no longer than we live."""
+"""Running compilers, make and git: in an environment of our own, and no longer than we live."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ exit $status
 
 
 def build_environment() -> dict[str, str]:
-    """What compilers, make and git see of our environment: no CFLAGS, DESTDIR or GIT_DIR."""
+    """The environment of compilers, make and git: ours without CFLAGS, DESTDIR or GIT_DIR."""
     kept = {n: v for n, v in os.environ.items() if n in _KEPT_VARIABLES or n.startswith("CCACHE_")}
     return {"PATH": os.defpath, **kept, "LC_ALL": "C"}
 
@@ -56,9 +56,9 @@ def run_with_us(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a program to its end, in a session of its own; if we end first, it is killed.
 
-    So is all that it has started.  What it makes, others cannot change.  What it writes goes to
-    ``log``, else into the result.  Raises StudyError where no process can be started, and OSError
-    where ``cwd`` cannot be entered.
+    Its children are killed too.  Other accounts cannot change the files that it makes.  Its output
+    goes to ``log``, else into the result.  Raises StudyError where no process can be started, and
+    OSError where ``cwd`` cannot be entered.
     """
     reading, held = os.pipe()
     try:
@@ -87,5 +87,5 @@ def run_with_us(
 
 
 def says_no_processes(line: str) -> bool:
-    """Whether a shell, a compiler or make complains that it can start nothing more."""
+    """Whether a shell, a compiler or make failed because no more processes can be started."""
     return bool(_SAYS_NO_PROCESSES.search(line))

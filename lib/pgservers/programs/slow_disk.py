@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 READ_AHEAD_BYTES = 128 * 1024
-"""What is read ahead of reads that follow one another: the default of Linux."""
+"""The read-ahead of sequential reads: the default of Linux."""
 
 _PAGE_BYTES = 8192
 
 DRIVE_BYTES = 8 * 2**20
-"""What a drive reads on by itself of a sequential reader that is held up: all its memory, 2007."""
+"""What a drive reads ahead by itself for a delayed sequential reader: all its memory, 2007."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class DiskLimits:
     bytes_per_second: float | None = None
     memory_bytes: int | None = None
     seek_s: float | None = None
-    """To a page that is not the next one, half a turn included."""
+    """The time of a seek to a page that is not the next one, half a rotation included."""
     latency_s: float | None = None
-    """From a request to its answer, without holding up the next one: the way to a network disk."""
+    """The latency of a request, which does not delay the next one, as of a network disk."""
     scheduler: Scheduler | None = None
     drive_bytes: int = DRIVE_BYTES
 
@@ -85,7 +85,7 @@ class SlowDisk:
 
     @property
     def pass_fds(self) -> tuple[int, ...]:
-        """What the server must inherit."""
+        """The file descriptors that the server must inherit."""
         return (self._descriptor,)
 
     def environment(self, data_directory: Path, before: Mapping[str, str]) -> dict[str, str]:
@@ -124,7 +124,7 @@ class SlowDisk:
 
     @contextlib.contextmanager
     def limits(self, limits: DiskLimits, *, account: bool = False) -> Iterator[None]:
-        """Begin with an empty page cache on a disk that is so slow.
+        """Start with an empty page cache, on a disk with these limits.
 
         To ``account`` is to hold no read back, and only to add up what the disk would take.
         """
@@ -158,7 +158,7 @@ class SlowDisk:
             self._want(0)
 
     def close(self) -> None:
-        """Give the memory back; more than once is no error."""
+        """Release the memory; repeated calls are no error."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

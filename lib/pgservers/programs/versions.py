@@ -8,10 +8,10 @@ from typing import Literal
 from ..errors import ServerError
 
 EVICTS_BUFFERS = 170000
-"""From here on pg_buffercache can empty shared buffers, one buffer at a time."""
+"""The first version whose pg_buffercache can evict one buffer."""
 
 EVICTS_RELATIONS = 180000
-"""From here on it can empty them of a whole relation."""
+"""The first version whose pg_buffercache can evict a whole relation."""
 
 Feature = Literal[
     "boot_val",  # of pg_settings
@@ -29,7 +29,7 @@ Feature = Literal[
     "default_toast_compression",  # lists lz4 where that is built in
     "I/O workers",  # processes that read and write for a server by default
 ]
-"""What some releases lack, and the servers and what is counted on them need to know."""
+"""The features that some releases lack, for servers and for counting."""
 
 _SINCE: dict[Feature, int] = {
     "boot_val": 80400,

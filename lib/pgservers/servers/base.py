@@ -1,4 +1,4 @@
-"""What every server has in common: its connections, its settings, its end."""
+"""The base of all servers: connections, settings, removal."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class ServerBase(ABC):
         """
 
     def pids(self) -> list[int]:
-        """The server's processes, where they can be seen; empty when it is not running."""
+        """The server's visible processes; empty if it is not running."""
         return []
 
     def session_pids(self) -> list[int]:
@@ -159,7 +159,7 @@ NO_PGBENCH = (
 )
 
 Limits = Literal["modelled", "kernel"]
-"""What makes a disk slow and memory small: our model of them, or the kernel's cgroups."""
+"""The ways to limit disk and memory: our model, or the kernel's cgroups."""
 
 Right = Literal[
     "restart",  # it is stopped and started, with any setting on its command line
@@ -191,15 +191,15 @@ class Capabilities:
     pgbench: Path | None
 
     def has(self, right: Right) -> bool:
-        """Whether the server gives that."""
+        """Whether the server has this capability."""
         return right not in self.missing
 
     def reason(self, right: Right) -> str | None:
-        """Why the server does not give that; None if it does."""
+        """The reason why the server lacks this capability; None if it has it."""
         return self.missing.get(right)
 
     def require(self, right: Right) -> None:
-        """Raise CannotRun, with the reason, unless the server gives that."""
+        """Raise CannotRun, with the reason, unless the server has this capability."""
         require(self.reason(right))
 
 

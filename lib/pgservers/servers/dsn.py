@@ -1,4 +1,4 @@
-"""Servers that run already: work in a place of our own there, nothing else touched."""
+"""Running servers: work in our own database or schema there, and touch nothing else."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 OLDEST_RUNNING = 130000
-"""The oldest server of somebody else's: our own place there is made in the SQL of 13."""
+"""The oldest external server: our database or schema is created by SQL of 13."""
 
 _GIVES_PUBLIC = 150000
 """From here on the schema public belongs to whoever owns the database."""
@@ -183,7 +183,7 @@ class DsnServer(ServerBase):
             raise
 
     def another(self, *, own_programs: bool = False) -> DsnServer:  # noqa: ARG002  (they are not ours)
-        """A second place of our own on the same server, with the states of both in common.
+        """A second database of our own on the same server, sharing prepared states.
 
         Close it before this one.
         """
@@ -208,7 +208,7 @@ class DsnServer(ServerBase):
             database = {"dbname": place.name}
         if self._guest is not None:
             database |= {"user": self._guest.name, "password": self._guest.password}
-        # Last, so that an object of the user's is never found under a name of ours.
+        # Last, so that an object of the user's is never found under one of our names.
         connection = self._connect(merged(self.settings, ours), **(database | kwargs))
         self._connections.add(connection)
         return connection
@@ -300,14 +300,14 @@ class DsnServer(ServerBase):
                 self._end_prepared(self._guest.name)
 
     def _end_prepared(self, guest: str) -> None:
-        """Roll back what a script has prepared, for its database could not be copied or dropped."""
+        """Roll back scripts' prepared transactions, which would block copying the database."""
         query = "SELECT gid, database FROM pg_prepared_xacts WHERE owner = %s"
         for gid, database in self._keeper.execute(query, [guest]).fetchall():
             with self._connect({"role": guest}, dbname=database) as session:
                 session.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
 
     def _tell_changes(self) -> None:
-        """Say what else is there, or is otherwise, than before what others wrote was run."""
+        """Report objects that appeared or changed on the server during a workload's run."""
         after = shared_objects(self._keeper)
         names = sorted(self._before.keys() | after.keys())
         differ = [name for name in names if self._before.get(name) != after.get(name)]
@@ -434,7 +434,7 @@ class DsnServer(ServerBase):
         return Capabilities(missing, frozenset(name for (name,) in found), pgbench)
 
     def _furnish(self) -> None:
-        """Make a new database ready, while nothing of others is in it.
+        """Set up a new database, before anything of the workload is in it.
 
         A superuser installs what counts buffers; the role for what others wrote gets the schema.
         """
@@ -516,7 +516,7 @@ def may_read(connection: psycopg.Connection[TupleRow]) -> dict[str, bool]:
 
 
 def rights_lent(connection: psycopg.Connection[TupleRow]) -> tuple[str, str] | None:
-    """What our role is, and another that could use its rights by a function; or None.
+    """Our role's attribute, and a role that could use it through a function; or None.
 
     The planner computes immutable functions in a query and in the objects that it names.
     """

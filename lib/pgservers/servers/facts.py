@@ -1,4 +1,4 @@
-"""What a record and a comparison keep of a server that runs."""
+"""The facts of a running server for records and comparisons."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _JIT = 110000
 
 
 def server_facts(server: Server) -> dict[str, Any]:
-    """What a record has of a server that runs: version, build, settings, what it can do.
+    """The facts of a running server: version, build, settings, capabilities.
 
     ``elsewhere`` is whether it runs on another machine than we do, as far as its address tells.
     ``source`` is where a managed server's programs are from, ``stands_in`` why they are taken in
@@ -67,7 +67,7 @@ def _is_elsewhere(connection: psycopg.Connection[TupleRow]) -> bool:
 
 
 def examined(server: Server) -> dict[str, Any]:
-    """What is to be alike on two servers, as the one that runs now has it.
+    """The facts of a running server that must be equal on both sides of a comparison.
 
     ``settings`` maps every name to value and source, ``assertions`` is on or off, ``build`` tells
     the compiler, ``cflags`` its flags, or is None where this role may not see them, ``revision`` is

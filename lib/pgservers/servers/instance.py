@@ -38,7 +38,7 @@ _MAP = "pgstudies"
 SUPERUSER = "postgres"
 
 GUEST = "pgstudies_guest"
-"""The role without rights that whatever comes from others is loaded and run by."""
+"""The unprivileged role that loads and runs what comes from others."""
 
 # Runs when nobody holds the other end of its standard input any more: neither we, by whatever
 # death, nor initdb, whose servers would leave their shared memory behind if their files went first.
@@ -149,12 +149,12 @@ class Instance:
             raise cannot_write(error, self.data, "PGSTUDIES_RUN_DIR") from error
 
     def held_by(self) -> tuple[int, ...]:
-        """What a program must inherit for the directory to stay for as long as it runs."""
+        """The file descriptors that keep the directory while a program that inherits them runs."""
         watched = self._watchdog.stdin if self._watchdog else None
         return (self._lock, watched.fileno()) if watched else (self._lock,)
 
     def started(self, pid: int) -> None:
-        """Tell the watchdog of a server, before it has written a file that says who it is."""
+        """Tell the watchdog about a server before the server has written its postmaster.pid."""
         if self._watchdog and self._watchdog.stdin:
             with suppress(BrokenPipeError):  # killed; the next run will clean up
                 self._watchdog.stdin.write(f"{pid}\n".encode())
@@ -165,12 +165,12 @@ class Instance:
         return shutil.disk_usage(self.path).free < _ROOM_BYTES
 
     def make_directory(self, path: Path, account: Account) -> None:
-        """Make an empty directory that belongs to the server's account alone."""
+        """Create an empty directory that only the server's account can enter."""
         path.mkdir(mode=0o700)
         account.give(path)
 
     def remove(self) -> None:
-        """Stop what runs here, remove the directory, let the watchdog go."""
+        """Stop the server, remove the directory, end the watchdog."""
         remove(self.path)
         if self._watchdog is not None:
             self._watchdog.communicate()
@@ -230,7 +230,7 @@ class Instance:
 def place_for_states() -> Instance:
     """A directory in which runs leave each other prepared states, below ``snapshots``, ours alone.
 
-    Remove it.  Raises StudyError where no server of ours could run.
+    Remove it.  Raises StudyError where no managed server could run.
     """
     place = Instance(server_account(), "states that runs share")
     place.path.chmod(0o700)

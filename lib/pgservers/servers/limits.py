@@ -29,7 +29,7 @@ def limited(
     scheduler: Scheduler | None = None,
     drive_bytes: int | None = None,
 ) -> Iterator[None]:
-    """Let all processes of a managed server together have so much of the machine, and no more.
+    """Limit what all processes of a managed server together may use.
 
     The limits are ``modelled`` or the ``kernel``'s, by ``measure``'s argument, and bind sessions
     that are opened meanwhile as well.
@@ -84,7 +84,7 @@ def limited(
 def accounted(
     server: Server, *, seek_s: float, bytes_per_second: float, memory_bytes: int | None = None
 ) -> Iterator[None]:
-    """Add up what the server's reads would take such a disk; none of them is slowed by it.
+    """Add up the time that a modelled disk would take for the server's reads.
 
     Takes a server with modelled limits.  What a trial measures meanwhile has two metrics of that
     disk, ``read_bytes`` and ``disk_s``: its time if nobody else reads from it.  Its page cache has

@@ -53,13 +53,13 @@ _PRELOAD = "shared_preload_libraries"
 _EXTENSIONS = (_PRELOADED, "pg_buffercache")
 
 _MONITOR_ROLE, _CHECKPOINT_ROLE = 100000, 150000
-"""From here on there is a role that may see what the server counts, and one for CHECKPOINT."""
+"""The versions with pg_monitor, and with pg_checkpoint."""
 
 _SOCKETS, _PEER = 90300, 90100
 """From here on a socket may be in several directories, and ident of a socket is called peer."""
 
 _TRUSTS_EXTENSIONS = 130000
-"""From here on an extension may say that everybody may have it."""
+"""The first version with trusted extensions."""
 
 _NO_PG_CHECKSUMS = "there is no pg_checksums beside initdb, as before 12 and in fetched releases"
 
@@ -173,11 +173,11 @@ class ManagedServer(ServerBase):
 
     @cached_property
     def can_relink(self) -> bool:
-        """Whether its programs are a build that can be relinked."""
+        """Whether its programs can be relinked."""
         return can_relink(self.binaries)
 
     def relink(self, seed: int) -> str:
-        """Have the next start run a backend relinked, in an order drawn from ``seed``.
+        """Let the next start run a relinked backend, in an order drawn from ``seed``.
 
         Returns the SHA-256 of the program, which no other server runs.  Raises as ``relinked``.
         """
@@ -186,7 +186,7 @@ class ManagedServer(ServerBase):
         return relinked(self.binaries, seed, self._programs.bindir / "postgres")
 
     def pad(self, padding_bytes: int) -> None:
-        """Have what starts from now on see an environment longer by so many bytes.
+        """Let servers that start from now on have an environment longer by ``padding_bytes``.
 
         The kernel puts it above the stack, which begins lower for it.
         """
@@ -224,7 +224,7 @@ class ManagedServer(ServerBase):
         return self._postmaster.pids() if self._postmaster is not None else []
 
     def session_pids(self) -> list[int]:
-        """The children that serve a session, and those that have ended and are not buried yet."""
+        """The children that serve a session, including zombies."""
         return self._postmaster.session_pids() if self._postmaster is not None else []
 
     def start(self, settings: Mapping[str, str] = {}) -> None:
@@ -410,7 +410,7 @@ class ManagedServer(ServerBase):
         return state in self._states
 
     def adopt(self, state: str, snapshot: Path) -> None:
-        """Take ``snapshot``, which another server handed over, for the state of that name.
+        """Use ``snapshot`` of another server as the state of that name.
 
         It is moved.  The two servers must be alike in everything; raises OSError where it is on
         another file system.
@@ -425,7 +425,7 @@ class ManagedServer(ServerBase):
             self._unpack(*self._states[state])
 
     def hand_over(self, state: str, target: Path) -> None:
-        """Move the prepared state to ``target``: this server has it no more.  Raises OSError."""
+        """Move the prepared state to ``target``; this server no longer has it.  Raises OSError."""
         kept, _ = self._states.pop(state)
         kept.rename(target)
 
@@ -483,7 +483,7 @@ class ManagedServer(ServerBase):
 
     @property
     def _environment(self) -> dict[str, str]:
-        """What our programs are started with: a locale may have been made since the last one."""
+        """The environment of our programs, with locales that may have been created meanwhile."""
         return locale_environment() | self._libraries
 
     def _make_empty_state(self) -> tuple[frozenset[str], frozenset[str]]:
@@ -543,7 +543,7 @@ class ManagedServer(ServerBase):
         return met, {name: (value, absent) for name, value in unmet.items()}
 
     def _reason_no_limits(self) -> str | None:
-        """Make the modelled disk, where one is asked for; why there can be no limits."""
+        """Create the modelled disk, if requested; returns why there can be no limits."""
         if self.limits == "kernel":
             # The server does not run yet; what forbids limits forbids them to all our processes.
             return reason_no_limits(self._instance.data.parent, os.getpid())
@@ -653,7 +653,7 @@ def _access(binaries: Binaries) -> str:
 
 
 def make_guest(connection: psycopg.Connection[TupleRow]) -> None:
-    """Make the role without rights; it gets into no database that is there but ours."""
+    """Create the unprivileged role; of the existing databases it can connect to ours only."""
     version, guest = connection.info.server_version, sql.Identifier(GUEST)
     connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(guest))
     for name, since in (("pg_monitor", _MONITOR_ROLE), ("pg_checkpoint", _CHECKPOINT_ROLE)):
@@ -670,13 +670,13 @@ _HARMLESS = re.split(
     "isn lo ltree pg_buffercache pg_stat_statements pg_trgm pgcrypto plpgsql postgis seg tablefunc "
     "tsm_system_rows tsm_system_time unaccent uuid-ossp vector",
 )
-"""Extensions that reach no file, no program and no other server; before 13 none says so itself."""
+"""Extensions that reach no file, no program and no other server; before 13 none is marked so."""
 
 
 def harmless_extensions(
     connection: psycopg.Connection[TupleRow], wanted: Iterable[str]
 ) -> list[str]:
-    """Those that are installed here and that others may have in a database of theirs."""
+    """The trusted extensions that are installed here."""
     version = connection.info.server_version
     if not has(version, "extensions"):
         return []
@@ -690,7 +690,7 @@ def harmless_extensions(
 
 
 def open_to_guest(connection: psycopg.Connection[TupleRow]) -> None:
-    """Let the role without rights, and roles that it gives something to, do here what they like.
+    """Give the unprivileged role, and roles that it grants to, all rights in this database.
 
     The database itself stays the superuser's: its owner could choose settings for our sessions.
     """
@@ -701,7 +701,7 @@ def open_to_guest(connection: psycopg.Connection[TupleRow]) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a backend: by itself if it does, for one that is killed leaves its shared memory."""
+    """Let a backend end by itself if it does: a killed one leaves its shared memory."""
     process.terminate()
     try:
         process.communicate(timeout=_END_TIMEOUT_S)

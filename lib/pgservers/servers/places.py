@@ -111,7 +111,7 @@ class Place(ABC):
 
     @classmethod
     def _is_ours(cls, name: str, comment: str | None) -> bool:
-        """Whether we made what our role owns under this name."""
+        """Whether an object of this name that our role owns was created by us."""
         match = _NAME.fullmatch(name)
         if match is None or match[2] != _checksum(match[1]):
             return False
@@ -194,7 +194,7 @@ class DatabasePlace(Place):
 
     @property
     def names(self) -> list[str]:
-        """The databases of this run that there may be."""
+        """The names of all databases that this run may have."""
         return [*self._used, self.name]
 
     def copy(self, kept: str) -> None:
@@ -371,7 +371,7 @@ _OURS = re.compile(r"pgstudies_[0-9a-f]{16}")
 def shared_objects(keeper: psycopg.Connection[TupleRow]) -> dict[str, str]:
     """What belongs to no database, by its kind and name, each with all that is said of it.
 
-    Left out is what runs of ours make.
+    What our runs make is left out.
     """
     rows = keeper.execute(_SHARED).fetchall()
     return {what: state for what, state in rows if not _OURS.search(what)}

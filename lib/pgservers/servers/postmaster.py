@@ -113,7 +113,7 @@ class Postmaster:
 
     @property
     def ended_well(self) -> bool:
-        """Whether it has ended, and as it should."""
+        """Whether it has ended regularly."""
         return self._process.poll() == 0
 
     def stop(self, mode: str = "fast") -> None:
@@ -168,7 +168,7 @@ class Postmaster:
             return []
 
     def session_pids(self) -> list[int]:
-        """The children that serve a session, and those that have ended and are not buried yet.
+        """The children that serve a session, including zombies.
 
         The others come when they like: some are started a moment after the server is ready.
         """
@@ -215,7 +215,7 @@ class Postmaster:
 
 
 def _wait_until_dead(processes: Sequence[psutil.Process]) -> None:
-    """Wait for processes whose parent has ended; a zombie is dead, whoever buries it and when."""
+    """Wait for processes whose parent has ended; a zombie counts as ended."""
     deadline = time.monotonic() + _KILL_TIMEOUT_S
     for process in processes:
         with suppress(psutil.NoSuchProcess):

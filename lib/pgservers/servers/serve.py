@@ -1,4 +1,4 @@
-"""The server that a study runs on, by the reader's choice."""
+"""The server that a study runs on."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def serve(
 
 
 def require_server(spec: str) -> None:
-    """Raise as ``serve`` does where a server is not there; nothing is fetched or started."""
+    """Raise as ``serve`` does if a server does not exist; nothing is fetched or started."""
     address = Address.parse(spec)
     if address.is_dsn:
         foreign_session(address.parts, address.public).close()
@@ -79,7 +79,7 @@ def require_server(spec: str) -> None:
 
 
 def _known(spec: str) -> str:
-    """The name of a server here; raises StudyError for a word that is none."""
+    """The name of a server on this machine; raises StudyError for any other word."""
     if is_release(spec):
         spec = find_release(spec).name
     elif not (

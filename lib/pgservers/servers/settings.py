@@ -112,14 +112,14 @@ ENDANGERS_DATA = frozenset(
 
 
 def refused(names: Collection[str]) -> list[str]:
-    """Those settings that a file or a report may not set on a server."""
+    """The settings that a file or a report may not set on a server."""
     ours = [name for name in names if _OURS.fullmatch(name.lower())]
     reaching = [name for name in names if _REACHES_OUT.fullmatch(name.lower())]
     return [n for n in dict.fromkeys(ours + reaching) if n.lower() not in _HARMLESS]
 
 
 def why_refused(name: str) -> str:
-    """Why a file may not set that, in a few words."""
+    """The reason why a file may not set that, in a few words."""
     if _INCLUDES.fullmatch(name.lower()):
         return "other files are not read, so put their lines into this one"
     if _OURS.fullmatch(name.lower()):
@@ -128,7 +128,7 @@ def why_refused(name: str) -> str:
 
 
 def not_taken(binaries: Binaries, settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings that these programs do not take, each with their reason; nothing is started."""
+    """The settings that these programs reject, each with the reason; no server is started."""
     found: dict[str, str] = {}
     size = settings.get("shared_buffers", "")
     amount = _NUMBER.fullmatch(size)
@@ -253,7 +253,7 @@ def setting_bytes(wanted: str, *, unit_bytes: int) -> int:
 
 
 def merged(base: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
-    """Both, with lower-case names; ``more`` wins."""
+    """Both, with lower-case names; ``more`` takes precedence."""
     return {name.lower(): str(value) for name, value in [*base.items(), *more.items()]}
 
 

@@ -1,4 +1,4 @@
-"""Copies of a stopped server's data directory, kept small and made fast."""
+"""Copies of a stopped server's data directory."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _entries(directory: int) -> dict[str, os.stat_result]:
 
 
 def _can_stay(there: os.stat_result, wanted: os.stat_result | None) -> bool:
-    """Whether what is there can be made into what is wanted without being removed first."""
+    """Whether an existing entry can be changed into the wanted one without removing it."""
     if wanted is None or stat.S_IFMT(wanted.st_mode) != stat.S_IFMT(there.st_mode):
         return False
     return stat.S_ISDIR(there.st_mode) or (stat.S_ISREG(there.st_mode) and there.st_nlink == 1)

@@ -1,4 +1,4 @@
-"""Agreement: what a published ratio becomes on this server, claim by claim."""
+"""Agreement: each published ratio compared with the ratio on this server."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ FAMILY = ("direction", "threshold")
 """The kinds of claims judged by a test of a difference: those of a run are one family."""
 
 NOT_TESTED = "not tested"
-"""Begins the verdict on a claim of which the run has no comparison, or the post no figure."""
+"""Begins the verdict on a claim for which the run has no comparison, or the post no figure."""
 
 NOT_JUDGED = "not judged"
 """Begins the verdict on a claim that was measured where it could not be judged."""
 
 COPIES_DIFFER = "two copies of one arm differ"
-"""Begins the reason why a claim is not judged that hangs on it."""
+"""Begins the reason of a claim that is not judged because of it."""
 
 NOT_AMONG_ALL = "inconclusive: evident on its own, not among all claims"
 """The verdict on a claim that would hold, or be reversed, if it were the only one."""
 
 RUNS = MINIMUM_BLOCKS
-"""A claim is judged by several runs together if there are so many, each of a boot of its own."""
+"""The fewest runs that judge a claim together, each from its own boot."""
 
 MUCH_STRONGER: Holding = "holds, much stronger"
 HOLDS = get_args(Holding)
@@ -57,7 +57,7 @@ HOLDS = get_args(Holding)
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of the published study that one comparison of ours can judge.
+    """A statement of the published study that one comparison can judge.
 
     Attributes:
         id: A short name, unique in its study.
@@ -323,7 +323,7 @@ _OF_EFFECT = (
 
 
 def _found(claim: Claim, effects: pl.DataFrame, not_run: Mapping[str, str]) -> dict[str, Any]:
-    """The claim with what the effect that judges it says; effect is that one's own verdict."""
+    """A claim joined with the effect that judges it; ``effect`` is that effect's own verdict."""
     names = ("text", "source", "kind", "published_ratio", "commit")
     row = {"claim": claim.id} | {name: getattr(claim, name) for name in names}
     if claim.not_tested:
@@ -383,7 +383,7 @@ def _verdict(claim: Claim, row: Mapping[str, Any], unmet: str | None) -> dict[st
 
 
 def gated(claimed: float, row: Mapping[str, Any], *, is_threshold: bool = False) -> str:
-    """``agreement`` on the row of effects, not judged where it hangs on how far copies differ."""
+    """``agreement`` on the row of effects, not judged where it depends on how far copies differ."""
     apart = _copies_apart(row)
 
     def moved(factor: float) -> str:

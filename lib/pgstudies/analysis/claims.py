@@ -57,7 +57,7 @@ def _misplaced(text: str, places: Iterable[str]) -> str | None:
 
 
 class Today(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a claim means for whoever runs a server."""
+    """What a claim means for a DBA."""
 
     about: str
     holds: str | None = None
@@ -140,7 +140,7 @@ class Headline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole of a ``claims.toml``."""
+    """The contents of a ``claims.toml``."""
 
     anchor: str
     places: dict[str, Any] = {}
@@ -173,7 +173,7 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the claims of a study come from."""
+    """The source of a study's claims."""
 
     title: str  # the study's name in words
     post: str  # who published, and when
@@ -268,7 +268,7 @@ def all_claims() -> pl.DataFrame:
 
 
 def _stood(entry: Entry, origin: Origin, but: Sequence[str] = ()) -> str | None:
-    """What stands for what the post had, in sentences, without the names of ``but``."""
+    """Sentences on the stand-ins of a study, without those named in ``but``."""
     named = [
         text for name, text in origin.stand_ins.items() if entry.needs(name) and name not in but
     ]
@@ -300,7 +300,7 @@ def claim_marks(study: str) -> dict[str, str]:
 
 
 def claims_changed(study: str, marks: Mapping[str, str] | None) -> list[str] | None:
-    """The claims that have come or been changed since a record was begun; None: it does not say."""
+    """The claims that are new or changed since a record was begun; None if it does not say."""
     if marks is None:
         return None
     return [name for name, mark in claim_marks(study).items() if marks.get(name) != mark]
@@ -340,7 +340,7 @@ def _entries(study: str) -> list[Entry]:
 
 
 def meanings(study: str, judged: pl.DataFrame, server: str | None = None) -> pl.DataFrame:
-    """What the verdicts on a study's claims mean for whoever runs a server, in the file's order.
+    """What the verdicts on a study's claims mean for a DBA, in the file's order.
 
     ``judged`` is the table of ``judge``, ``server`` the version measured, for sentences whose claim
     does not compare releases.  Columns: study, claim, about, sentence, before and after: the

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 ALPHA = 0.05
-"""How often, over all comparisons of a run, a check warns although nothing is wrong."""
+"""The rate at which a check warns by chance, over all comparisons of a run."""
 
 CARRY_OVER = "carry-over"
 
@@ -51,7 +51,7 @@ def diagnose(
 def checks(
     values: pl.DataFrame, *, baseline: str | int, key: str = "arm", by: Sequence[str] = BY
 ) -> pl.DataFrame:
-    """What every check finds in every comparison of a run, one row each.
+    """The result of every check in every comparison of a run, one row each.
 
     Columns: the ``by`` columns, candidate, check, blocks, change (a fraction), p_family, least (the
     smallest p-value that so few blocks could have given), sentence. The comparisons are one family
@@ -148,7 +148,7 @@ def _table(
 
 
 def order_effect(d: Numbers, after: Numbers) -> float:
-    """How much the later of two arms reads higher, on the log scale.
+    """By how much the later of two arms reads higher, on the log scale.
 
     ``d`` are log-ratios, ``after`` is 1 where the candidate ran after the baseline and −1 where it
     ran before. 0 when only one order occurs.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 DRAWS = 4096
-"""So many flips, or permutations, where there are more of them than can all be tried."""
+"""The number of flips or permutations, if there are too many to try all."""
 
 _SEED = 20261123  # the same samples always get the same verdicts
 
@@ -105,7 +105,7 @@ def holm(p_values: Sequence[float] | Numbers) -> Numbers:
 
 
 def blocks_in_family(blocks: int, p_family: float, *, level: float = 0.95) -> int | None:
-    """The blocks in all that would probably make evident in its family what is so on its own.
+    """The blocks in all with which a claim that is decided alone would be decided in its family.
 
     If estimate and spread stay as they are, the normal quantile of a p-value grows as √blocks.
     None for more than ``MORE_BLOCKS`` more.

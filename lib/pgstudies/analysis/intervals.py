@@ -109,10 +109,10 @@ def _null_distribution(blocks: int) -> NDArray[np.float64]:
 
 
 POWER = 0.8
-"""How often an effect of the size named is to be seen."""
+"""The power: how often an effect of the named size is seen."""
 
 MOST_BLOCKS = 1000
-"""More blocks than this are never advised: the answer is a quieter machine or a wider margin."""
+"""More blocks are never advised: use a quieter machine or a wider margin."""
 
 # Of the blocks that a signed-rank test needs, a t test on normal noise needs 3/π: 95 %.
 _EFFICIENCY = 3 / math.pi
@@ -151,7 +151,7 @@ def blocks_to_detect(change: float, sd: float, *, level: float = 0.95) -> int | 
 
 
 MORE_BLOCKS = 50
-"""Where it would take more than so many further blocks, another design is needed."""
+"""If more further blocks than this are needed, another design is needed."""
 
 
 @lru_cache(maxsize=4096)

@@ -19,7 +19,7 @@ DECIMALS = 12
 in, and a ratio on the margin stays on it."""
 
 BY = ("case", "step", "metric")
-"""What is compared separately, unless a study says otherwise."""
+"""The columns by which comparisons are separate, unless a study says otherwise."""
 
 TIMES = ("cpu_s", "duration_s")
 """The metrics that are paired by rounds: what is counted is the same in each."""

@@ -32,7 +32,7 @@ class Table(TypedDict):
 
 
 class Source(TypedDict, total=False):
-    """What is read of a ``published.toml``."""
+    """The keys of a ``published.toml``."""
 
     tables: dict[str, Table]
 

@@ -1,4 +1,4 @@
-"""What every study's page shows of its effects, verdicts and answers."""
+"""Tables and lines of effects, verdicts and answers for every study's page."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def describe(row: Mapping[str, Any]) -> str:  # noqa: PLR0911  (one for each ver
 
 
 def dearer_turns(row: Mapping[str, Any]) -> str | None:
-    """What the sums over all turns show and the ratio does not, such as rare stalls; or None."""
+    """A sentence on sums over all turns that differ from the ratio (rare stalls); or None."""
     if row["ratio"] is None or row["ratio_of_sums"] is None:
         return None
     apart = round(abs(math.log(row["ratio_of_sums"] / row["ratio"])), DECIMALS)

@@ -136,7 +136,7 @@ _RATIO_TITLES = {
 
 
 def _tooltip(data: pl.DataFrame, *places: str) -> list[alt.Tooltip]:
-    """A line for each place, then for each ratio that is there."""
+    """A line for each place, and for each ratio in it."""
     ratios = present(data, *_RATIO_TITLES)
     return [
         *(alt.Tooltip(f"{place}:N") for place in present(data, *places)),

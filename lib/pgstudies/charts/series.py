@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .style import Arms
 
 MOST_TICKS = 12
-"""An axis of so many different numbers is marked at each of them."""
+"""The most different numbers of an axis that are all marked."""
 
 MOST_ASLANT = 15
 """More names than these below an axis stand upright."""

@@ -54,5 +54,5 @@ def arm_table(arms: Sequence[Arm]) -> pl.DataFrame:
 
 
 def baseline_of(arms: Sequence[Arm]) -> Arm:
-    """The first arm that can run, as far as is known; the first where none can."""
+    """The first arm that can run, as far as known; the first arm if none can."""
     return next((arm for arm in arms if arm.not_run is None), arms[0])

@@ -1,4 +1,4 @@
-"""A cold cache for our own relations, and what was really achieved."""
+"""A cold cache for our own relations, and how cold it really was."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _files(connection: psycopg.Connection[TupleRow], tables: list[str]) -> list[
 def drop_from_page_cache(
     connection: psycopg.Connection[TupleRow], tables: list[str], data_directory: Path
 ) -> None:
-    """Have the kernel write out and forget the relations' files, once the buffers are evicted."""
+    """Let the kernel write out and drop the relations' files, once the buffers are evicted."""
     for _, path in _files(connection, tables):
         main = data_directory / path
         for part in main.parent.glob(f"{main.name}*"):
@@ -96,7 +96,7 @@ def drop_from_page_cache(
 
 
 def cache_state(samples: pl.DataFrame) -> pl.DataFrame:
-    """What state of the cache each statement really met, judged by the bytes its device reads.
+    """The state of the cache at each statement (cold, lukewarm, warm), by bytes read.
 
     Takes samples with the metrics ``read_bytes`` and ``buffers_read``.  Returns block, arm, case,
     step, iteration, buffers_read, read_bytes and state: *warm* (nothing came from the device),

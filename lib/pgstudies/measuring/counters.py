@@ -27,7 +27,7 @@ UNITS = {
 
 @dataclass(frozen=True)
 class Counts:
-    """Running totals; a field is None where the server does not tell."""
+    """Running totals; a field is None if the server does not report it."""
 
     cpu_s: float | None = None
     run_delay_s: float | None = None
@@ -78,7 +78,7 @@ class StatementCounters:
 
     @property
     def available(self) -> bool:
-        """Whether the server counts buffers and WAL by statement."""
+        """Whether the server counts buffers and WAL per statement."""
         return self._query is not None
 
     def read(self) -> Counts:
@@ -101,7 +101,7 @@ _SENT_EVERY_S = 0.6  # a session sends what it did twice a second, and when it e
 
 
 def pages_of_tables(observer: psycopg.Connection[TupleRow]) -> Counts | None:
-    """Pages that sessions which have ended hit and read so far, in our tables and indexes.
+    """Pages hit and read in our tables and indexes by sessions that have ended.
 
     For servers before 9.1, which count nothing by statement; None for others.  It waits until two
     readings agree.
@@ -138,5 +138,5 @@ def _find_view(observer: psycopg.Connection[TupleRow]) -> sql.Composed | None:
 
 
 def cpu_seconds(*pids: int) -> float | None:
-    """CPU time of processes so far (s), exact once they sleep; None where the system hides it."""
+    """CPU time of processes so far (s), exact once they sleep; None if the system hides it."""
     return scheduled(*pids)[0]

@@ -126,11 +126,11 @@ class Design:
         return always, [*units.values()]
 
     def fall_with(self, arm: Arm) -> list[Arm]:
-        """The arms that are not run either where this one cannot be, itself among them."""
+        """The arms that are left out together with this arm, itself among them."""
         return [arm]
 
     def fails_on(self, arm: Arm) -> str | None:  # noqa: ARG002
-        """Where a statement that fails is a reason to leave the arm out; None: it is an error."""
+        """If not None, a failing statement leaves the arm out instead of ending the run."""
         return None
 
     def continues(self, info: Info) -> bool:
@@ -138,7 +138,7 @@ class Design:
         return info["status"] != "complete"
 
     def begin(self, info: Info, block: int, arm: Arm, server: Server) -> None:
-        """Prepare a server before it starts in a block, in 0 for its states, and record how."""
+        """Prepare a server before its start in a block (0: preparation), and record how."""
 
     def trial(self, server: Server, arm: Arm, **where: Any) -> Trial:
         """Where an arm is run in a block; ``where`` is passed to ``Trial``."""
@@ -148,7 +148,7 @@ class Design:
         """Add to the record what else was found in a block, while its servers still run."""
 
     def describe(self, arm: Arm) -> ArmFacts:
-        """What record.json has for an arm."""
+        """The facts of an arm in record.json."""
         return {
             "name": arm.name,
             "description": arm.description,
@@ -162,5 +162,5 @@ class Design:
         }
 
     def completed(self, setup: Setup) -> Setup:
-        """What a record of this design knows before its first block."""
+        """The facts in a record of this design before its first block."""
         return setup

@@ -36,7 +36,7 @@ _PROCESSES_BYTES = 64 * 2**20
 """Memory of an idle server's processes and of what a session touches, beside shared buffers."""
 
 _OF_WHAT_IS_FREE = 0.8
-"""The share of free memory and disk that all instances together may take."""
+"""The fraction of free memory and disk that all instances together may take."""
 
 _COPIED_WHOLE_BYTES = 100 * 2**20  # a larger state takes as long to copy as a block
 
@@ -105,7 +105,7 @@ class PreparedStates:
 _DATA, _SAMPLES = "data", "samples.parquet"
 
 _NOT_KEPT = (OSError, pl.exceptions.PolarsError)
-"""The state is not there, another run has put its own there, or the disk is full."""
+"""The state is missing, or replaced by another run's, or the disk is full."""
 
 
 class Instances:
@@ -170,7 +170,7 @@ class Instances:
             self._to_keep.append((root, arm, list(rows)))
 
     def stop(self, arms: Sequence[Arm]) -> None:
-        """Stop the managed servers of these arms; nothing of them is kept."""
+        """Stop the managed servers of these arms, and keep nothing of them."""
         for _, server in self._managed(arms):
             server.stop("immediate")
 
@@ -247,7 +247,7 @@ class Instances:
         return [server for server in self._of.values() if isinstance(server, ManagedServer)]
 
     def _room(self, server: ManagedServer) -> float:
-        """What is free on disk, and what the servers' data take there, which can be removed."""
+        """The free bytes on disk, and the bytes of the servers' data, which can be removed."""
         held = sum(server.held_bytes for server in self._all_managed())
         return shutil.disk_usage(server.data_directory.parent).free + held
 

@@ -1,4 +1,4 @@
-"""Measuring a study as its notebook asks: all of its blocks, or a record that is read instead.
+"""Measuring a study as its notebook asks: all its blocks, or a record that is read instead.
 
 Here, where a notebook enters, the environment is read; everything below takes arguments.
 """
@@ -70,7 +70,7 @@ def measure(what: Measurement) -> Record:
 
 @contextmanager
 def measuring_here(what: str) -> Iterator[list[Finding]]:
-    """Have this host alone to measure, removing what dead runs left; what would disturb it.
+    """Lock this host for measuring and remove leftovers of dead runs; returns the gate's findings.
 
     ``what`` tells others who measures.  KeyboardInterrupt becomes Interrupted.
     """

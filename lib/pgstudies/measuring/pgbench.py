@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _LOG = ["client", "transaction", "outcome", "script", "epoch_s", "epoch_us"]
 
 FAILURES = {"serialization": "serialization_failures", "deadlock": "deadlocks"}
-"""How pgbench's log tells that a transaction failed, and the metric of their part of all."""
+"""pgbench's words for failed transactions in its log, and the metric of their fraction."""
 
 _PARTS = 4  # drift leaves out the first fourth: caches are loaded, plans made anew five times
 
@@ -170,7 +170,7 @@ def pgbench(
 def _held(
     trial: Trial, command: Sequence[str], scripts: Sequence[str], clients: int
 ) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """A pgbench whose sessions wait for their work, and their process numbers."""
+    """A running pgbench whose sessions wait to start, and their process numbers."""
     observe = trial.observe
     for lock in (_BEFORE, _AFTER):
         observe(f"SELECT pg_advisory_lock{lock}")
@@ -197,7 +197,7 @@ def _held(
 
 
 def _work(trial: Trial, pids: list[int]) -> None:
-    """Let the sessions begin, and wait until all have done, or failed."""
+    """Let the sessions start, and wait until all have ended or failed."""
     observe = trial.observe
     observe(f"SELECT pg_advisory_unlock{_BEFORE}")
     observe(f"SELECT pg_advisory_lock{_WORK}")  # which they have while they work
@@ -229,7 +229,7 @@ def command_of(
 
 
 def _file(number: int) -> str:
-    """What a script is called in messages: script.sql, of a mix also script2.sql and so on."""
+    """A script's name in pgbench's messages: script.sql, in a mix also script2.sql and so on."""
     return f"script{number + 1}.sql" if number else "script.sql"
 
 
@@ -257,7 +257,7 @@ def read_log(directory: Path) -> pl.DataFrame:
 
 
 def drift(latency: pl.Series) -> float:
-    """The mean of the last fourth over that of the second; 1 for a run too short to tell."""
+    """The mean of the last quarter over that of the second; 1 for a run that is too short."""
     part = latency.len() // _PARTS
     second, last = latency.slice(part, part).to_numpy().sum(), latency.tail(part).to_numpy().sum()
     return float(last / second) if part and second else 1.0
@@ -281,7 +281,7 @@ def command_lines(script: str) -> list[int]:
 def check(
     trial: Trial, status: int, complaints: str, scripts: Sequence[str], *, head: str = ""
 ) -> None:
-    """Raise what a failed pgbench complains of, with the script's line, which is after ``head``."""
+    """Raise the error that a failed pgbench reports, with the script's line (after ``head``)."""
     if status == 0:
         return
     messages = complaints.strip().splitlines() or ["it said nothing"]

@@ -1,4 +1,4 @@
-"""What claims require of a server (``requires`` in claims.toml), and why it cannot be had there.
+"""Requirements of claims (``requires`` in claims.toml), and why a server does not meet them.
 
 A requirement is one of ``Right``, a *cold cache*, a release that is measured beside the server, one
 of this project's C extensions, or the name of a setting that the study gives a value of its own.

@@ -91,11 +91,11 @@ def session(
     findings: Sequence[Finding] = (),
     progress: Progress | None = None,
 ) -> Iterator[Session]:
-    """Servers and a record for ``what``, by a design of its arms; at the end the record is whole.
+    """Servers and a record for ``what``, by a design of its arms; completes the record at the end.
 
     Nothing is measured, prepared or written before it is asked for.  An unfinished record of the
     same measurement is continued.  ``findings`` are the gate's; ``progress`` counts the arms of
-    blocks, by default in a bar of its own.  Whoever enters has this host alone: see
+    blocks, by default in a bar of its own.  The caller has this host alone: see
     ``measure.measuring_here``.
 
     Raises ServerError, SpaceError, or StudyError where nothing can be measured; an arm that cannot
@@ -125,7 +125,7 @@ def session(
 
 @dataclass(eq=False)
 class Session:
-    """The state of what is being measured: what ``session`` was given and has started, and more.
+    """A measurement: the request, its servers, its record and its prepared states.
 
     Attributes:
         design: The arms, with a second copy of the baseline.
@@ -175,7 +175,7 @@ class Session:
 
     @property
     def finished(self) -> list[int]:
-        """The numbers of the blocks that are done, those of earlier records among them."""
+        """The numbers of finished blocks, earlier records included."""
         infos = [*self.earlier.values(), *([self._writer.info] if self._writer else [])]
         return sorted({entry["block"] for info in infos for entry in info["timeline"]})
 
@@ -186,7 +186,7 @@ class Session:
 
     @property
     def info(self) -> Info:
-        """What the record knows so far; that of the last earlier one before ``begin``."""
+        """The record's contents so far; before ``begin`` those of the last earlier record."""
         return self._writer.info if self._writer else [*self.earlier.values()][-1]
 
     def begin(self, blocks: int = 0) -> None:
@@ -254,12 +254,12 @@ class Session:
         self._note_not_run()
 
     def finish(self, *, to_be_read: bool = False) -> None:
-        """Make the record whole, if it was begun: see ``RecordWriter.finish``."""
+        """Complete the record, if it was begun: see ``RecordWriter.finish``."""
         if self._begun and self.info["status"] != "complete":
             self.writer.finish(to_be_read=to_be_read)
 
     def interrupt(self, error: BaseException) -> None:
-        """Keep what is finished for the next session; nothing where the request is at fault."""
+        """Keep finished blocks for the next session; remove the record if the request was wrong."""
         if not self._begun or self.info["status"] == "complete":
             return
         if isinstance(error, StudyError) and not self.writer.finished_blocks:
@@ -277,7 +277,7 @@ class Session:
         return [arm for arm in self.arms.values() if arm.name not in self.not_run]
 
     def _prepare_states(self, session: int) -> None:
-        """Build every state, and find out which arms cannot run, before anything is measured."""
+        """Build every state, and find the arms that cannot run, before anything is measured."""
         rows: list[tuple[Any, ...]] = []
         info = self.info
         for arm in self._able():
@@ -317,13 +317,13 @@ class Session:
         server.restore(arm.state, build, arm.settings)
 
     def _pinned(self, arm: Arm) -> AbstractContextManager[None]:
-        """Be on the core of a managed server."""
+        """Pin this process to the core of a managed server."""
         return on_core(
             self.core if self._instances[arm.name].capabilities.has("processes") else None
         )
 
     def _group(self, block: int, group: int, arms: Sequence[Arm]) -> list[tuple[Any, ...]]:
-        """Start every arm anew, let them take turns until all have done, and stop them."""
+        """Start every arm afresh, let the arms take turns until all are done, and stop them."""
         trials: dict[str, Trial] = {}
         began = _now()  # a block takes as long as its restoring, too
         with ExitStack() as stack:
@@ -394,7 +394,7 @@ class Session:
 
     @contextmanager
     def _explained(self, arm: Arm, when: str) -> Iterator[None]:
-        """Say what a database's error means for the run."""
+        """Translate a database's error into one about the run."""
         try:
             yield
         except psycopg.Error as error:

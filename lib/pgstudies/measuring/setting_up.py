@@ -1,4 +1,4 @@
-"""What a record knows before its first block: of what is measured, where, by which code."""
+"""The facts in a record before its first block: what is measured, where, by which code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def conditions(session: Session) -> dict[str, Any]:
-    """Everything but the code that must be alike for two runs to be one."""
+    """Everything except code that must be equal for a run to continue another."""
     what, design, servers = session.what, session.design, session.roots.values()
     free = FREE | set(session.room.about.get("free", ()) if session.room else ())
     return {
@@ -48,7 +48,7 @@ def conditions(session: Session) -> dict[str, Any]:
 
 
 def setup_of(session: Session, blocks: int) -> Setup:
-    """What is known before the first block."""
+    """The facts that are known before the first block."""
     what, room, own = session.what, session.room, session.roots[None]
     setup: Setup = {
         "profile": session.options.profile,
@@ -83,7 +83,7 @@ def setup_of(session: Session, blocks: int) -> Setup:
 
 
 def intention(setup: Setup, path: Path) -> str:
-    """What a run is going to do, and for how long, by the last one like it on this machine."""
+    """Say what the run will do, and how long the last run like it took on this machine."""
     seen = [path.parent / name for name in setup["seen"] if (path.parent / name).is_dir()]
     block_s = read_record(seen[-1]).block_s if seen else None
     took = f", {rough_duration(setup['blocks'] * block_s)} as in {seen[-1].name}" if block_s else ""
@@ -95,7 +95,7 @@ def intention(setup: Setup, path: Path) -> str:
 
 
 def tell_of_changes(design: Design, setup: Setup, room: Room | None) -> None:
-    """Say what changed in the notebook since the record that this run would else have gone on with.
+    """Say what changed in the notebook since the record that this run would have continued.
 
     It has these parameters.  Nothing is said again once a record was made of what is there now.
     """
@@ -113,5 +113,5 @@ def tell_of_changes(design: Design, setup: Setup, room: Room | None) -> None:
 
 
 def facts_of(server: Server) -> ServerFacts:
-    """What a record tells of a server."""
+    """What a record says about a server."""
     return cast("ServerFacts", server_facts(server))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Took:
-    """How long it took (s), set by whoever measures; and the totals, if taken before its end."""
+    """How long it took (s), set by the caller; and the totals, if taken before its end."""
 
     duration_s: float = 0.0
     counts: Counts | None = None
@@ -118,11 +118,11 @@ class Trial:
         self.close_sessions()
 
     def show(self, what: str) -> None:
-        """Say in the progress bar what is being done."""
+        """Show in the progress bar what is being done."""
         self._show(f"block {self.block}, {self._arm.name}: {what}")
 
     def parts(self, among_others: int) -> Iterator[int]:
-        """Do a turn's work so many times among others, and then once undisturbed.
+        """Do a turn's work several times among other arms' turns, and then once undisturbed.
 
         The first passes, which find other arms' data in the caches, are recorded as *among others*,
         the last, by which effects are judged, as *undisturbed*.  With 0 there is one pass, among
@@ -252,7 +252,7 @@ class Trial:
         other_sessions: bool = False,
         sessions: Sequence[int] = (),
     ) -> Iterator[Took]:
-        """Record the duration that is set meanwhile, and what the server counts, of one in ``of``.
+        """Record the duration set in the body, and the server's counters, divided by ``of``.
 
         Without ``counters`` only the CPU time and the instructions of the trial's own backend;
         with ``other_sessions`` all but those, as it has slept.  With the process numbers of
@@ -282,18 +282,18 @@ class Trial:
         case: str = "",
         at: datetime | None = None,
     ) -> None:
-        """Keep one value that the procedure found out by itself."""
+        """Record one value that the procedure measured itself."""
         when = (self.block, self.group, self.turn, self.position, self.part)
         what = (self._arm.name, case, step, iteration, metric, float(value), unit)
         self.rows.append((*when, *what, at or datetime.now(UTC)))
 
     def keep(self, step: str, measured: Mapping[str, float], **where: Any) -> None:
-        """Keep several metrics of one measurement, each with its usual unit."""
+        """Record several metrics of one measurement, each with its usual unit."""
         for metric, value in measured.items():
             self.record(step, metric, value, UNITS[metric], **where)
 
     def observe(self, query: Query, params: Params | None = None) -> list[TupleRow]:
-        """The rows of a statement on the session that reads the counters, which counts it not."""
+        """The rows of a statement on the session that reads the counters; it is not counted."""
         cursor = self._observer.execute(query, params)
         return cursor.fetchall() if cursor.description else []
 
@@ -321,7 +321,7 @@ class Trial:
         return replace(found, read_bytes=device_bytes([*self._processes, *sessions]))
 
     def look(self, step: str, script: str, *, seed: int, variables: Mapping[str, Any] = {}) -> None:
-        """Run one transaction of a pgbench script where its statements are of interest: not here.
+        """Run one transaction of a pgbench script, if statements are observed; here nothing.
 
         Raises StudyError when pgbench does not take the script.
         """
@@ -330,7 +330,7 @@ class Trial:
         """Note the script that ``pgbench`` has run."""
 
     def checkpoint(self) -> None:
-        """CHECKPOINT now, so that none falls into a measured statement; noted where forbidden."""
+        """CHECKPOINT now, so that none falls into a measured statement; noted if forbidden."""
         reason = self.server.capabilities.reason("checkpoint")
         if reason is None:
             self.execute("CHECKPOINT")

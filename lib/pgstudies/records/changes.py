@@ -1,4 +1,4 @@
-"""What changed in a notebook, or the library, since a record was made, as a reader finds it."""
+"""What changed in a notebook or the library since a record was made."""
 
 from __future__ import annotations
 

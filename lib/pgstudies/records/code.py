@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 FREE = {"blocks", "server"}
-"""The parameters in which the sessions of one run may differ."""
+"""The parameters that may differ between the sessions of one run."""
 
 _LIB = Path(__file__).resolve().parents[2]
 _SAYS_NOTHING = {"analysis", "charts"}  # of what is measured
@@ -94,7 +94,7 @@ def _content(file: Path) -> str:
 
 
 def _syntax(tree: ast.AST) -> str:
-    """A tree without docstrings, places and comments, in less time than ``ast.dump`` takes."""
+    """The text of a tree without docstrings and places; faster than ``ast.dump``."""
     told: list[str] = []
     waiting: list[Any] = [tree]
     while waiting:
@@ -121,7 +121,7 @@ def _statements(cells: Iterable[str]) -> list[ast.stmt]:
 
 
 def _names(tree: ast.AST) -> set[str]:
-    """The names that it reads, locals among them."""
+    """The names that it reads, including locals."""
     nodes = (n for n in ast.walk(tree) if isinstance(n, ast.Name))
     return {n.id for n in nodes if isinstance(n.ctx, ast.Load)}
 
@@ -177,7 +177,7 @@ def _reached(
 
 
 def _files(start: Iterable[Path], trees: Iterable[ast.AST], room: Path | None) -> set[Path]:
-    """The files that count of those that ``trees`` and ``start`` name, and that those name."""
+    """The files that ``trees`` and ``start`` import, directly or not, of those that count."""
     arms = [room / "arms.py"] if room and (room / "arms.py").is_file() else []
     waiting = [*start, *arms, *(file for tree in trees for file in _named(tree, None, room))]
     found: set[Path] = set()
@@ -209,7 +209,7 @@ def _named(tree: ast.AST, home: Path | None, room: Path | None) -> Iterator[Path
 
 
 def _imported(node: ast.AST) -> list[tuple[int, str]]:
-    """What an import names, each with the number of its leading dots."""
+    """The modules that an import names, each with the number of its leading dots."""
     if isinstance(node, ast.Import):
         return [(0, alias.name) for alias in node.names]
     if isinstance(node, ast.ImportFrom):
@@ -219,7 +219,7 @@ def _imported(node: ast.AST) -> list[tuple[int, str]]:
 
 
 def _executed(tree: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a tree, without what is there for the type checker alone."""
+    """The nodes of a tree, without those under TYPE_CHECKING."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()

@@ -24,7 +24,7 @@ def open_case(transactions: int, nested: int = 0) -> str:
 
 
 def units_counted(record: Record) -> pl.DataFrame:
-    """What each arm executes for one unit: arm, unit, open, nested, instructions, again.
+    """The instructions of one unit in each arm: arm, unit, open, nested, instructions, again.
 
     ``open`` is the number of open transactions, ``nested`` that of the subtransactions of each,
     ``again`` the second count, null without one.

@@ -53,7 +53,7 @@ _UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
     3: dict,  # its samples have no parts
     4: dict,  # it says nothing of the code's parts
 }
-"""From a format to the next."""
+"""Functions that upgrade a format to the next."""
 
 
 def info_in(content: bytes, name: Path | str) -> Info:
@@ -92,7 +92,7 @@ def info_in(content: bytes, name: Path | str) -> Info:
 
 
 def info_text(info: Mapping[str, Any], files: Mapping[str, str]) -> str:
-    """The text of a record.json; ``files`` are the checksums of the record's other files."""
+    """The text of a record.json; ``files`` has the checksums of the record's other files."""
     plain = json.dumps(dict(info), ensure_ascii=False, default=str)
     # A host name of undecodable bytes has surrogates, which cannot be written.
     written = json.loads(plain.encode(errors="replace")) | {
@@ -109,7 +109,7 @@ def sha256(content: bytes) -> str:
 
 
 def damaged(file: Path | str, why: str) -> StudyError:
-    """The sentence for a file that is not as a record has it."""
+    """The sentence for a file that differs from its checksum."""
     return StudyError(f"{file} is damaged: {why.rstrip('.')}; restore it from a copy or remove it.")
 
 

@@ -1,4 +1,4 @@
-"""What a record knows: the contents of record.json, with the type of each entry.
+"""The contents of record.json, with the type of each entry.
 
 ``info_in`` checks a file against ``Info``, so that what stands here is what there is.  An entry
 that is ``NotRequired`` came with a later format, or belongs to one kind of run.  An application
@@ -73,14 +73,14 @@ class TimelineEntry(TypedDict):
 
 
 class HostFacts(TypedDict, total=False):
-    """What is read of a machine."""
+    """The facts of a machine that are read."""
 
     hostname: str | None
     allowed_cores: list[int] | None
 
 
 class LeftOut(TypedDict):
-    """What a procedure left out, and why."""
+    """A step that a procedure left out, and why."""
 
     arm: str
     step: str
@@ -89,7 +89,7 @@ class LeftOut(TypedDict):
 
 
 class GateFinding(TypedDict):
-    """What would disturb the run, found before it."""
+    """A finding before the run: what may disturb it."""
 
     name: str
     level: str
@@ -97,7 +97,7 @@ class GateFinding(TypedDict):
 
 
 class Session(TypedDict):
-    """One start of the run; there are several where it was continued."""
+    """One session of the run; a continued run has several."""
 
     started_at: str
     boot_id: str | None
@@ -132,7 +132,7 @@ class Setup(TypedDict):
 
 
 class Info(Setup):
-    """The whole: the setup, and what grows from block to block."""
+    """The whole record: the setup, and what is added with every block."""
 
     study: PartOfPath
     status: Literal["running", "interrupted", "complete"]

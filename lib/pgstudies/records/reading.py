@@ -54,7 +54,7 @@ SAMPLES_SCHEMA: dict[str, pl.DataType] = {
     "unit": pl.String(),
     "started_at": pl.Datetime("us", "UTC"),
 }
-"""One row per measured value, as it is kept in files."""
+"""The columns of samples, one row per measured value."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Record:
 
     @property
     def not_run(self) -> pl.DataFrame:
-        """What was not run: arm (step "all": not at all), step, case, reason."""
+        """What was not run: arm, step ("all" for the whole arm), case, reason."""
         arms = [
             {"arm": arm["name"], "step": "all", "case": "", "reason": arm["not_run"]}
             for arm in self.info["arms"]
@@ -191,7 +191,7 @@ class Record:
 
     @property
     def block_s(self) -> float | None:
-        """From the beginning of a block to that of the next (s), median; None without a block."""
+        """The median time from a block's beginning to the next one's (s); None without a block."""
         times = self.timeline.group_by("block").agg(
             began=pl.col("started_at").min(), ended=pl.col("finished_at").max()
         )
@@ -239,13 +239,13 @@ def _servers_of(info: Info, arms: Iterable[ArmFacts]) -> list[ServerFacts]:
 
 
 def host_of(info: Info) -> str:
-    """The name of the server's host; where that is not known, as it was elsewhere, the client's."""
+    """The name of the server's host; of the client's if the server was elsewhere."""
     name = info["host"].get("hostname") or "unknown"
     return f"another machine (client on {name})" if info["server"].get("elsewhere") else name
 
 
 def cores_of(info: Setup) -> int | None:
-    """How many cores a run was allowed, by what its record.json says; None where it does not."""
+    """The number of cores that a run was allowed, by its record.json; None if unknown."""
     return len((info.get("host") or {}).get("allowed_cores") or ()) or None
 
 
@@ -293,7 +293,7 @@ def made_where(server: str | None, host: str | None, date: str, profile: str | N
 _LARGEST_INFO, _LARGEST_SAMPLES = 32_000_000, 1_000_000_000  # bytes
 
 _UNITS_OF_OLD = {"blocks": "pages", "block number": "page number"}
-"""What the units of formats 1 and 2 are called now."""
+"""Units of formats 1 and 2 by their present names."""
 
 
 def read_record(path: str | Path) -> Record:
@@ -448,7 +448,7 @@ def infos_below(base: Path, study: str | None) -> Iterator[tuple[Path, Info]]:
 
 
 def alike_before(study: str, info: Setup) -> list[str]:
-    """The complete records a run about to begin is alike to, by name: it can have seen them."""
+    """The names of complete records like the run that begins: their results may be known."""
     own = json.loads(json.dumps(conditions(info), default=str))
     bases = (records_dir(), paths.REFERENCE_RECORDS)
     return sorted(
@@ -479,7 +479,7 @@ def read_info(directory: Path) -> Info:
 
 
 def _whole_info(directory: Path) -> Info:
-    """The same, where the samples are there as well."""
+    """A record.json whose samples exist, in the newest format."""
     info = read_info(directory)
     sample_files(directory, info)
     return info

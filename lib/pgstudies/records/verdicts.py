@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .info import Info
 
 VERDICTS = "verdicts.json"
-"""Their file, in the directory of the record: a claim to a line, so that a change can be read."""
+"""Their file, in the record's directory: one line per claim, for readable diffs."""
 
 _TYPES = {kind.__name__: kind() for kind in (pl.Boolean, pl.Float64, pl.Int64, pl.Null, pl.String)}
 
@@ -33,7 +33,7 @@ def verdict_files(study: str) -> list[Path]:
 
 @dataclass(frozen=True)
 class Reference:
-    """What the reference records of a study say together, as ``make verdicts`` stored it."""
+    """The verdicts of a study's reference records together, as ``make verdicts`` stored them."""
 
     record: Path  # the directory of the newest of them
     info: Info  # its record.json
@@ -41,7 +41,7 @@ class Reference:
 
 
 def reference_verdicts(study: str) -> Reference | None:
-    """What the reference records say of a study's claims, or None.  StudyError if damaged."""
+    """The verdicts of a study's reference records, or None; raises StudyError if damaged."""
     file = together_file(study)
     if not file.exists():
         return None
@@ -66,7 +66,7 @@ def _table(document: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def read_document(file: Path) -> dict[str, Any]:
-    """What a file of verdicts holds but for its checksum; raises StudyError when it is damaged."""
+    """The contents of a file of verdicts without the checksum; raises StudyError if damaged."""
     try:
         document: dict[str, Any] = json.loads(content_of(file.parent, file.name))
         is_whole = document.pop("sha256") == checksum(document)
@@ -82,5 +82,5 @@ def read_document(file: Path) -> dict[str, Any]:
 
 
 def checksum(document: Mapping[str, Any]) -> str:
-    """The SHA-256 of a file of verdicts, but for this itself."""
+    """The SHA-256 of a file of verdicts, without this entry."""
     return hashlib.sha256(json.dumps(document, ensure_ascii=False).encode()).hexdigest()

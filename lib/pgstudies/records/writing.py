@@ -34,7 +34,7 @@ _ELSEWHERE = "PGSTUDIES_RECORDS"
 
 
 def fingerprint(what: dict[str, Any]) -> str:
-    """A digest of everything that must be alike for two runs to be one."""
+    """A digest of everything that must be equal for a run to continue another."""
     return sha256(json.dumps(what, sort_keys=True, default=str).encode())[:16]
 
 
@@ -98,7 +98,7 @@ class RecordWriter:
 
     @property
     def finished_blocks(self) -> set[int]:
-        """Numbers of the blocks that are on disk, whole; block 0 is not among them."""
+        """The numbers of the complete blocks on disk, without block 0 (preparation)."""
         names = (PurePath(name).stem for name in self._sums)
         return {int(name) for name in names if name.isdigit() and int(name) > 0}
 
@@ -132,7 +132,7 @@ class RecordWriter:
         self.save()
 
     def save(self) -> None:
-        """Write record.json anew, atomically."""
+        """Rewrite record.json, atomically."""
         self._save(self.info)
 
     def finish(self, *, to_be_read: bool = False) -> Record:
@@ -167,7 +167,7 @@ class RecordWriter:
         self.save()
 
     def discard(self) -> None:
-        """Remove the record: nothing has been measured, and the request cannot be carried out."""
+        """Remove the record: nothing was measured, and the request cannot be carried out."""
         shutil.rmtree(self.path)
 
     def close(self) -> None:

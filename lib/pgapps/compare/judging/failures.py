@@ -27,7 +27,7 @@ _SCHEMA: dict[str, pl.DataType] = {
 
 
 def failed_transactions(measured: Iterable[Measured]) -> pl.DataFrame:
-    """Of the steps with transactions that failed, their parts of all: one row per step and failure.
+    """The fraction of failed transactions: one row per step and kind of failure.
 
     Columns: ``PLACE``, failure (of ``FAILURES``), baseline and candidate (means of the blocks), low
     and high (95 % interval of the difference from baseline to candidate, null with too few blocks).

@@ -33,7 +33,7 @@ SCHEMA: dict[str, pl.DataType] = {
 }
 
 FALSE_ALARMS = 0.02
-"""The rate at which any of the guards with a statistical test fails although nothing is wrong."""
+"""The rate at which any guard with a statistical test fails by chance."""
 
 _CHANCE = " Without a second copy of the baseline, what is drawn at random counts as different."
 
@@ -54,7 +54,7 @@ class GuardResult(NamedTuple):
 
 
 def check(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:
-    """Every guard with what it found, one row each.
+    """Every guard and its finding, one row each.
 
     Columns: guard, passed (null where it could not be checked), decisive (whether a step for which
     it failed is undecided), steps (those for which it failed; null for all of them), sentence.
@@ -105,7 +105,7 @@ def differing_plans(measured: Sequence[Measured]) -> pl.DataFrame:
 
 
 def differing_rows(measured: Sequence[Measured]) -> pl.DataFrame:
-    """Rows that only one side's result has: study, of, step (with the case), side, row."""
+    """Rows that only one side returned: study, of, step (with the case), side, row."""
     rows = [
         (m.study, entry["of"], entry["step"], *row)
         for m in measured
@@ -210,7 +210,7 @@ def not_compared(measured: Sequence[Measured]) -> list[str]:
 
 
 def beyond_cpu(measured: Sequence[Measured], effects: pl.DataFrame) -> tuple[pl.DataFrame, bool]:
-    """The steps judged by CPU time whose wall time surely changes by other than that explains.
+    """The steps judged by CPU time whose wall time changes by more or less than CPU time explains.
 
     One session's second more on the processor explains a second of wall time, whatever else is in
     it, such as the client's own work.  Columns: ``PLACE`` and factor, wall time over what CPU time
@@ -250,7 +250,7 @@ def beyond_cpu(measured: Sequence[Measured], effects: pl.DataFrame) -> tuple[pl.
 
 
 def _clock(measured: Sequence[Measured], effects: pl.DataFrame) -> GuardResult:
-    """Whether wall time grows as CPU time says; where it grows more, it judges the step itself.
+    """Whether wall time grows as CPU time says; if it grows more, wall time judges the step.
 
     Where it grows less, and yet calls the step slower or faster as well, the verdict stands.
     """
@@ -276,7 +276,7 @@ def _clock(measured: Sequence[Measured], effects: pl.DataFrame) -> GuardResult:
 
 
 def _told(found: pl.DataFrame) -> str:
-    """The steps of ``beyond_cpu`` with their factors; empty where there are none."""
+    """The steps of ``beyond_cpu`` with their factors, in words; empty without such steps."""
     return named(
         [
             f"{step_name(place)}: wall time is {factor:.3f} times what CPU time explains"
@@ -319,7 +319,7 @@ def _of_check(looked: pl.DataFrame, name: str, margin: float) -> GuardResult:
 
 
 def independence(effects: pl.DataFrame) -> GuardResult:
-    """Whether a block says nothing of the next one: else intervals are too narrow, of all steps."""
+    """Whether blocks are independent; if not, the intervals of all steps are too narrow."""
     d = effects["log_ratios"].list.eval(pl.element().fill_nan(None)).to_list()
     correlation, p_value = autocorrelation(d)
     if math.isnan(correlation):
@@ -373,7 +373,7 @@ _OF_THE_BUILD = {"server_version", "server_version_num", "lc_messages", "cluster
 
 
 def _facts(measured: Sequence[Measured]) -> Iterator[tuple[Any, dict[str, Any], dict[str, Any]]]:
-    """For each record, the comparison and what both servers are, with the first arm on both."""
+    """For each record, the comparison and the facts of both servers, by the first arm."""
     for m in measured:
         for info in m.infos:
             facts: dict[str, dict[str, Any]] = {}
@@ -387,7 +387,7 @@ def _facts(measured: Sequence[Measured]) -> Iterator[tuple[Any, dict[str, Any], 
 
 
 def settings(measured: Sequence[Measured]) -> GuardResult:
-    """Whether the two differ in nothing but what was declared, and in built-in defaults."""
+    """Whether the two sides differ only in declared settings and in built-in defaults."""
     undeclared: dict[str, str] = {}
     defaults: dict[str, str] = {}
     looked = False
@@ -473,7 +473,7 @@ def builds(measured: Sequence[Measured]) -> GuardResult:
 
 
 def cores(measured: Sequence[Measured]) -> GuardResult:
-    """Whether no side alone has I/O workers that would share one core with its session."""
+    """Whether both sides, or neither, have I/O workers that share the pinned core."""
     for m in measured:
         if all(info["pinned_to_core"] is None for info in m.infos):
             continue
@@ -492,6 +492,6 @@ def cores(measured: Sequence[Measured]) -> GuardResult:
 
 
 def named(things: Sequence[str]) -> str:
-    """The first few, and how many more there are; a name may have commas in it."""
+    """The first few names, and how many more there are; a name may contain commas."""
     more = f" and {len(things) - _MOST_NAMED} more" if len(things) > _MOST_NAMED else ""
     return "; ".join(things[:_MOST_NAMED]) + more

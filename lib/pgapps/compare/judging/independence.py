@@ -1,4 +1,4 @@
-"""Whether a block says nothing of the next one, as intervals take for granted."""
+"""Whether blocks are independent, which intervals take for granted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SEED = 20261128  # the same samples always get the same verdicts
 
 
 def autocorrelation(d: Sequence[Sequence[float | None]]) -> tuple[float, float]:
-    """How alike each block's deviations are to those of the block before, over all comparisons.
+    """The lag-1 autocorrelation of blocks' deviations, over all comparisons.
 
     ``d`` as for ``families.flipped``; comparisons that vary, with six blocks or more, count.
     Returns the mean of their correlations, and the share of orders of the blocks, the same for all

@@ -1,4 +1,4 @@
-"""Layout: where a program's code came to lie, which moves times though no work differs.
+"""Layout: the place of code in a program, which changes times although the work is the same.
 
 All copies of a build have one layout, so blocks do not draw it (Mytkowicz and others, ASPLOS 2009;
 Curtsinger and Berger, ASPLOS 2013).  Where every block ran programs relinked, the intervals hold
@@ -34,7 +34,7 @@ NOT_EXCLUDED, SAME_WORK = "layout not excluded", "same instructions"
 _UNEXPLAINED = f"{SAME_WORK}; placement, caches or waits"
 
 EXPLAINED = 0.5
-"""Changed instructions explain a time where they are this part of it, both as logarithms."""
+"""Changed instructions explain a change of time of which they are this part (logarithms)."""
 
 LINKS = {CPU: 0.020, TIME: 0.025}
 """The standard deviation of ln(time of one link / of another) of a program, by what judges a step.
@@ -42,16 +42,16 @@ LINKS = {CPU: 0.020, TIME: 0.025}
 That of the records in data/layout, rounded up to half a per cent: see tests/bench/links.py."""
 
 ALARMS = 0.05
-"""How often, at most, links alone make a comparison call any of its steps."""
+"""The rate at which links alone may make a comparison call any of its steps."""
 
 
 def allowance(metric: str, steps: int) -> float:
-    """The part by which links move one of ``steps`` steps, or more, in a twentieth of all pairs."""
+    """The change (relative) that links exceed in any of ``steps`` steps once in 20 comparisons."""
     return float(np.expm1(-ndtri(ALARMS / steps / 2) * LINKS[metric]))
 
 
 def layout(measured: Sequence[Measured], effects: pl.DataFrame) -> tuple[bool | None, str]:
-    """The guard: whether every block ran each side from programs relinked, and a sentence.
+    """The guard: whether every block ran relinked programs on both sides, and a sentence.
 
     ``effects`` are those of ``with_layout``.
     """
@@ -123,7 +123,7 @@ def doubted(effects: pl.DataFrame, *, is_fixed: bool) -> pl.DataFrame:
 
 
 def _allowing(effects: pl.DataFrame) -> str:
-    """What is called slower or faster all the same."""
+    """The effects that are called slower or faster although the programs could not be relinked."""
     known = effects.group_by("metric").agg(pl.col("allowance").max()).drop_nulls().sort("metric")
     clocks = {CPU: "CPU time", TIME: "wall time"}
     parts = [f"{100 * part:.1f} % in {clocks[metric]}" for metric, part in known.rows()]
@@ -137,7 +137,7 @@ def _allowing(effects: pl.DataFrame) -> str:
 
 
 def _fixed(measured: Iterable[Measured]) -> set[str]:
-    """The sides, baseline or candidate, of which a block ran a program that it had not linked."""
+    """The sides, baseline or candidate, that ran a program in some block without relinking it."""
     fixed = set()
     for info in (info for m in measured for info in m.infos):
         linked, ran = linked_in(info), _ran(info)
@@ -158,7 +158,7 @@ def _servers(info: ComparedInfo) -> list[str]:
 
 
 def linked_in(info: ComparedInfo) -> set[tuple[int, str]]:
-    """The blocks and arms that ran programs relinked."""
+    """The blocks and arms that ran relinked programs."""
     known = [(entry.get("block"), entry.get("arm")) for entry in info.get("links", [])]
     return _ran(info) & {(b, a) for b, a in known if isinstance(b, int) and isinstance(a, str)}
 

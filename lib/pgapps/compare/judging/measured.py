@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 
 PLACE = ("study", "of", "case", "step")
-"""What is compared: ``of`` is the study's arm."""
+"""The columns that identify what is compared: ``of`` is the study's arm."""
 
 STEP_NAME = (
     pl.when(pl.col("case") == "").then("step").otherwise(pl.format("{}, {}", "step", "case"))
 )
-"""A step as a reader is told of it."""
+"""A step, as the report names it."""
 
 TIME = "duration_s"
 
 CPU = "cpu_s"
 
 DELAY = "run_delay_s"
-"""The time for which the backend could run and other processes had its core."""
+"""The time for which the backend was ready to run and waited for its core."""
 
 JUDGING = (TIME, CPU, DELAY)
 """The metrics that ``judging`` looks at."""
@@ -60,7 +60,7 @@ _NO_COUNTER = (
 )
 
 LEAST = 0.1
-"""Changes of less than a tenth of that of the time do not explain it."""
+"""A change of less than a tenth of the change of time does not explain it."""
 
 REASONS_SCHEMA: dict[str, pl.DataType] = {
     **dict.fromkeys([*PLACE, "metric", "unit"], pl.String()),
@@ -125,14 +125,14 @@ def in_sides(record: Record) -> pl.DataFrame:
 
 
 def is_compared(info: Info) -> pl.Expr:
-    """Whether a sample is of a step, and of a case of it, that its study lets be compared."""
+    """Whether a sample is of a step and case that its study compares."""
     left_out = info["not_compared"]
     of_case = pl.concat_str("step", "case", separator=", ", ignore_nulls=True)
     return ~(pl.col("step").is_in(left_out) | of_case.is_in(left_out))
 
 
 def _was_looked_at(infos: Iterable[Info]) -> bool:
-    """Whether a session began when there were enough blocks for an interval."""
+    """Whether a run was continued when it already had enough blocks for an interval."""
     begins = sorted(s["started_at"] for info in infos for s in info.get("sessions", []))
     entries = [entry for info in infos for entry in info["timeline"]]
     return any(
@@ -153,7 +153,7 @@ def _sides(info: Info) -> pl.DataFrame:
 
 
 def _after_a_side(info: Info) -> pl.Expr:
-    """The side whose turn was before, where it was of the same arm of the study; else the name."""
+    """The side that had the turn before, if of the same arm of the study; else the arm's name."""
     sides = {a["name"]: a["side"] for a in info["arms"]}
     own = {a["name"]: a["of"] for a in info["arms"]}
     side, of = (pl.col("after").replace(names) for names in (sides, own))
@@ -169,7 +169,7 @@ def rounds_of(measured: Iterable[Measured], metric: pl.Expr) -> pl.DataFrame:
 
 
 def blocks_of(measured: Iterable[Measured], metric: pl.Expr) -> pl.DataFrame:
-    """What explains a verdict: the same as ``block_values``, which know no rounds."""
+    """The counters and waits that explain a verdict, as ``block_values``: they have no rounds."""
     return _of_sides(measured, metric, block_values)
 
 
@@ -262,7 +262,7 @@ def as_family(
 
 
 def clock_effects(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:
-    """What wall time says of the steps judged by CPU time: ``PLACE``, clock (ratio), and says."""
+    """Wall time of the steps judged by CPU time: ``PLACE``, clock (its ratio), says (verdict)."""
     by_cpu = effects.filter(pl.col("metric") == CPU)
     if by_cpu.is_empty():
         return by_cpu.select(*PLACE, clock=pl.col("ratio"), says=pl.col("verdict"))
@@ -318,7 +318,7 @@ def reasons(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame
 
 
 def _seconds(m: Measured, differing: pl.DataFrame) -> pl.DataFrame:
-    """Waits and CPU time, as differences: an event may not occur at all on one side.
+    """Waits and CPU time, as differences, because an event may not occur on one side.
 
     Only changes in the step's own direction explain it.  Where several sessions wait at once, a
     share is a part of their total wait, so that shares never add up to more than 1.
@@ -361,7 +361,7 @@ def _seconds(m: Measured, differing: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_one_name(parts: pl.DataFrame) -> pl.DataFrame:
-    """Events that releases spell differently (WALSync, WalSync) under the newer of the names."""
+    """Wait events that releases spell differently (WALSync, WalSync), by the newer name."""
     known = {_event(name): name for name in sorted(parts["metric"].unique())}
     return parts.with_columns(
         pl.col("metric").replace({name: known[_event(name)] for name in parts["metric"].unique()})
@@ -382,7 +382,7 @@ def _by_block(values: pl.DataFrame) -> pl.DataFrame:
 
 
 def _counters(m: Measured, differing: pl.DataFrame) -> pl.DataFrame:
-    """Counters, as ratios; one that is 0 on one side only has its medians and no interval."""
+    """Counters, as ratios; a counter that is 0 on one side has medians and no interval."""
     metric = ~pl.col("metric").is_in(_NO_COUNTER) & (pl.col("unit") != "s")
     counted = blocks_of([m], metric & pl.col("side").is_in([BASELINE, CANDIDATE]))
     counted = (

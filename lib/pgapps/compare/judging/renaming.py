@@ -40,7 +40,7 @@ _SLACK = 1e-9
 
 
 def by_names(values: pl.DataFrame, *, baseline: str, by: Sequence[str]) -> Intervals:
-    """The ``intervals`` of ``paired_effects`` that exchange names; those of second copies do not.
+    """The ``intervals`` of ``paired_effects`` by exchanging names (second copies: signed ranks).
 
     ``values``, ``baseline`` and ``by`` are the same.
     """
@@ -62,7 +62,7 @@ def by_names(values: pl.DataFrame, *, baseline: str, by: Sequence[str]) -> Inter
 def in_each_place(
     values: pl.DataFrame, rows: pl.DataFrame, *, baseline: str, by: Sequence[str]
 ) -> Numbers:
-    """What each block's log-ratio is, and would be with the names exchanged: rows × blocks × 3.
+    """Each block's log-ratio, as measured and with the names exchanged: rows × blocks × 3.
 
     ``rows`` have the ``by`` columns and candidate.  The three are ``log_ratios`` of the candidate,
     of the baseline and of its second copy, each against the other two.  Where one of them lacks,
@@ -173,7 +173,7 @@ def _studentized(values: Numbers, drawn: NDArray[np.int64]) -> Numbers:
 
 
 def _exchanges(blocks: int, names: int) -> NDArray[np.int64]:
-    """Who is named the candidate in each block, one row per draw, the first as it was."""
+    """Which of three is named candidate in each block: a row per draw, the first as measured."""
     if names**blocks <= DRAWS:
         return np.array(list(itertools.product(range(names), repeat=blocks)))
     drawn = np.random.default_rng(_SEED).integers(0, names, (DRAWS, blocks))
@@ -184,7 +184,7 @@ def _exchanges(blocks: int, names: int) -> NDArray[np.int64]:
 def _edge(
     is_below: Callable[[Numbers], Truths], start: Numbers, end: Numbers, inside: int = 1
 ) -> Numbers:
-    """The number at which ``is_below`` ends to be true, or just before it (``inside`` 0).
+    """The number up to which ``is_below`` is true, or just below it (``inside`` 0).
 
     0 is tried first, so that what is asked there is what the end says.
     """

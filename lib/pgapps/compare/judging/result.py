@@ -62,7 +62,7 @@ class Result:
 
     @property
     def code(self) -> int:
-        """The exit code: see ``exit_code``; undecided, too, if a study could not be compared."""
+        """The exit code: see ``exit_code``; undecided also if a study could not be compared."""
         return exit_code(self.effects) or (UNDECIDED if self.failures else 0)
 
     @property
@@ -77,7 +77,7 @@ class Result:
 
     @property
     def builds(self) -> dict[str, dict[str, Any]]:
-        """What is known of the servers of both sides, by side: version, build, flags."""
+        """The facts of both sides' servers, by side: version, build, flags."""
         info = self.measured[0].infos[-1]
         servers = {BASELINE: info["server"]}
         servers[CANDIDATE] = info["servers"].get(self.comparison.candidate.server, info["server"])
@@ -136,7 +136,7 @@ def result_of(
 
 
 def _with_waits(effects: pl.DataFrame, waiting: pl.DataFrame) -> pl.DataFrame:
-    """The effects, their note that of ``waiting`` where the step is among those."""
+    """The effects, with the notes of ``waiting`` on steps that wait longer."""
     note = pl.format(
         "waits longer: wall time is {} times what CPU time explains", pl.col("factor").round(3)
     )
@@ -145,14 +145,14 @@ def _with_waits(effects: pl.DataFrame, waiting: pl.DataFrame) -> pl.DataFrame:
 
 
 def nothing_measured(measured: Sequence[Measured]) -> StudyError:
-    """The error of a comparison that timed nothing, with the reasons that are known."""
+    """The error of a comparison that timed nothing, with the known reasons."""
     missing = not_compared(measured)
     why = f"  Not compared: {'; '.join(missing)}." if missing else ""
     return StudyError(f"No block was finished, so there is nothing to compare.{why}")
 
 
 def decisive_failures(guards: pl.DataFrame) -> pl.DataFrame:
-    """The guards that failed and without which a step is not decided; one not looked at is none."""
+    """The failed guards that decide; a guard that was not checked has not failed."""
     return guards.filter("decisive", pl.col("passed").not_())
 
 
@@ -167,11 +167,11 @@ def with_guards(effects: pl.DataFrame, guards: pl.DataFrame) -> pl.DataFrame:
 
 
 IS_DECIDED = pl.col("failed").is_null() & ~pl.col("verdict").is_in([*OPEN, "not comparable"])
-"""Whether a step of ``with_guards`` is decided: no guard failed for it, and its verdict is none."""
+"""Whether a step of ``with_guards`` is decided: it has a verdict, and no guard failed for it."""
 
 
 def undecided(result: Result) -> list[str]:
-    """The studies with a step that more blocks would probably decide."""
+    """The studies with an open step that more blocks would probably decide."""
     is_open = (
         pl.col("failed").is_null()
         & pl.col("verdict").is_in(OPEN)

@@ -1,4 +1,4 @@
-"""Confidence sequences: intervals that hold however often one looks, and whenever one stops.
+"""Confidence sequences: intervals that are valid whenever one looks and stops.
 
 Of two equal arms in random order a block's difference is as likely to be d as −d. So whoever bets
 on the sides of the next blocks wins nothing on average, at whatever centre θ the differences are
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _STAKES = np.array([0.25, 0.5, 1.0, 2.0, 4.0])
-"""What is bet on either side, in the inverse of the root mean square so far; all are averaged."""
+"""The bets on either side (inverse of the root mean square so far); their capitals are averaged."""
 
 _DISTANCES = np.geomspace(1e-7, 8.0, 400)
 """The distances from the mean at which a centre is searched, up to a ratio of 3,000."""
@@ -94,7 +94,7 @@ def blocks_in_sequence(
 
 
 def _bound(values: Numbers, mean: Numbers, sign: float, limit: float) -> Numbers:
-    """The last centre on that side of the mean that is not excluded; NaN where none is."""
+    """The last centre on that side of the mean that is not excluded; NaN if all are."""
     held = np.array([evidence(values, mean + sign * far) < limit for far in _DISTANCES])
     # The furthest that is held: what lies between may be excluded, and is then held as well.
     last = len(_DISTANCES) - 1 - held[::-1].argmax(axis=0)
