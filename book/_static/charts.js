@@ -145,6 +145,8 @@
         if (key === "legend") {
           if (value.orient === "right") value.orient = "bottom";
           Object.assign(value, { columns: 1, labelLimit: room - 50, titleLimit: room - 24 });
+          const fits = Math.floor((room - 90) / 7.4);
+          value.labelExpr ??= `length(datum.label) > ${fits} ? split(datum.label, ', ') : datum.label`;
         }
         if (key === "x" && value.title) value.title = wrapped([value.title].flat().join("; "), letters - 8);
         if (key === "x" && (rows || hasNames) && value.axis !== null) value.axis = { ...value.axis, titleAnchor: "end" };

@@ -401,7 +401,7 @@ def test_advice_comes_from_reference_records_alone(place: Path) -> None:
         2.0,
         "holds",
     )
-    assert row["where"] == "PostgreSQL 18.6 on db1, 2026-11-21, quick size"
+    assert row["where"] == "PostgreSQL 18.6 on db1, 2026-11-21, quick size, one run"
 
 
 def test_damaged_reference_verdicts_are_one_sentence(place: Path) -> None:
