@@ -60,7 +60,7 @@ book: .venv/project  ## measure every study at quick size and build the report, 
 	$(BIN)/pgstudies run all --profile $(PROFILE)
 	$(BIN)/pgstudies book
 
-reference: install  ## measure one set of reference runs, an hour with nothing else running; REPO=DIR is a clone of PostgreSQL
+reference: install  ## measure one set of reference runs, an hour and a quarter with nothing else running; REPO=DIR is a clone of PostgreSQL
 	@test -z "$$(git status --porcelain)" || { echo "Commit your changes first: a reference record is of committed code."; exit 1; }
 	PGSTUDIES_RECORDS=$(CURDIR)/_build/reference $(BIN)/pgstudies run all --profile standard $(if $(REPO),--repo $(REPO))
 	cp --recursive --no-target-directory _build/reference data/records

@@ -99,7 +99,7 @@ def run_dir() -> Path:
 
 
 def for_display(path: Path) -> str:
-    """The path, relative or with ~ if that is shorter."""
+    """The path, relative to the working directory if it lies below that."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 

@@ -109,7 +109,7 @@ def _code_of(sources: list[str]) -> list[dict[str, Any]]:
 
 
 def _one_output_each(cell: dict[str, Any]) -> list[dict[str, Any]]:
-    """Fold the outputs after the first chart or table of a cell whose code is hidden."""
+    """A cell whose code is hidden, divided after each chart or table but the last."""
     if not _kinds_of_output(cell) or "remove-input" not in _tags(cell) or _is_top(cell):
         return [cell]
     parts: list[list[Any]] = [[]]

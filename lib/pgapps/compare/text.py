@@ -268,7 +268,7 @@ def _steps(effects: pl.DataFrame, measured: Sequence[Measured]) -> list[str]:
 
 
 def _others(result: Result) -> str:
-    """The largest change among the steps that did not change significantly."""
+    """A sentence on how little equivalent steps moved, by their intervals; empty without any."""
     alike = result.effects.filter(IS_DECIDED, pl.col("verdict") == "equivalent")
     if alike.is_empty():
         return ""

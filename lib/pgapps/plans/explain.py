@@ -264,7 +264,7 @@ def _message(error: psycopg.Error) -> str:
 
 
 def tables_of(node: Node) -> set[str]:
-    """The tables that a plan names, without the server's own; an empty name for others."""
+    """The tables that a plan names, without the server's own; an empty name for what was pruned."""
     name = str(node.get("Relation Name", ""))
     own = {name} if name and not name.startswith(("pg_", "sql_")) else set()
     gone = node.get("Subplans Removed") or node.get("One-Time Filter") == "false"

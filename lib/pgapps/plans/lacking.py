@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .source import Source
 
 _ROW_SECURITY, _STATISTICS, _EXPRESSIONS = 90500, 100000, 140000
-"""The versions that introduced each."""
+"""The versions with row security, extended statistics, and those on expressions."""
 
 # On the copy its owner plans, who is bound where it is forced.
 _GUARDED = """

@@ -391,7 +391,7 @@ def advice_text(before: str | None = None, after: str | None = None) -> str:
 
 
 def _without_dots(side: str) -> str:
-    """The text for a server: a release's name, or the directory in the record."""
+    """A directory by its absolute path, without links; a release as it is."""
     return str(Path(side).expanduser().resolve()) if "/" in side else side
 
 

@@ -115,7 +115,7 @@ def place_of_links() -> Path:
 def can_relink(binaries: Binaries) -> bool:
     """Whether the object files needed to relink it are there and unchanged.
 
-    The link command runs as this account, so it is taken only from a build that we made.
+    The link command runs as this account, so it is taken only from this account's cache.
     """
     try:
         place = _place(binaries)

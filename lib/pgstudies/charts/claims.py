@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,8 @@ def verdict_strip(judged: pl.DataFrame, record: Record, reference: Reference | N
         claim: stood.get(claim, {}).get("with_commit" if row.get("commit") else "stand_in")
         for claim, row in now.items()
     }
+    texts = filter(None, stand_ins.values())
+    sentences = (sentence for text in texts for sentence in re.split(r"(?<=\.) ", text))
     rows = []
     for claim, row in now.items():
         beside = _template_row(own[claim]) | {"agreement": agreement_with(row, own[claim])}
@@ -64,7 +67,7 @@ def verdict_strip(judged: pl.DataFrame, record: Record, reference: Reference | N
     text = TEMPLATES.get_template("claims.html").render(
         answer=answer(study, table),
         rows=rows,
-        stand_ins=[*dict.fromkeys(filter(None, stand_ins.values()))],
+        stand_ins=[*dict.fromkeys(sentences)],
         size=told.get("profile"),
         own_size=record.info.get("profile"),
         far=FAR,
