@@ -117,10 +117,11 @@ strip: install  ## take outputs out of the notebooks and collapse what pages hid
 	$(BIN)/python -m pgapps.authoring.committed notebooks/*/*.ipynb
 
 bench-peers: install  ## ask pgbench, hyperfine and compare of A=DIRECTORY B=DIRECTORY, TRUTH=same or slower
-	$(BIN)/python -m tests.bench.peers $(A) $(B) --truth $(TRUTH)
+	$(BIN)/python -m book.bench.peers $(A) $(B) --truth $(TRUTH)
 
 bench: install  ## measure the harness itself
-	set -e; for file in tests/*/bench.py; do $(BIN)/python -m $$(dirname $$file | tr / .).bench; done
+	$(BIN)/python -m book.bench.bench
+	$(BIN)/python -m book.bench.fleet
 
 # What some tests and studies need beside Python; lib/pgservers/tools.py knows what, and what for.
 # In CI the absence of any is an error, elsewhere what needs it is skipped.

@@ -12,10 +12,10 @@ import pytest
 
 from pgstudies.analysis.diagnostics import OTHERS, carried, checks, diagnose, drift, order_effect
 from pgstudies.analysis.intervals import MINIMUM_BLOCKS
-from tests.machines import GOOD, TWO_SPEEDS, after_others
+from book.bench.machines import GOOD, TWO_SPEEDS, after_others
 
 if TYPE_CHECKING:
-    from tests.machines import Machine
+    from book.bench.machines import Machine
 
 BLOCKS = 10
 # A candidate that runs second as often as first, in no regular order.

@@ -18,8 +18,8 @@ from scipy.stats import binom
 import pgstudies as pg
 from pgstudies.analysis.intervals import attained_level, estimate_rows
 from pgstudies.analysis.pairing import TRIMMED
-from tests.bench.families import simulated
-from tests.machines import (
+from book.bench.families import simulated
+from book.bench.machines import (
     ALL_AT_ONCE,
     DRIFTING,
     GOOD,

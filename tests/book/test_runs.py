@@ -18,7 +18,7 @@ from pgstudies.analysis.intervals import hodges_lehmann
 from pgstudies.charts.outcomes import runs_text, usual_runs
 from pgstudies.records.reading import alike_before
 from pgstudies.records.verdicts import VERDICTS, read_verdicts
-from tests.bench.runs import LUCKS, missed
+from book.bench.runs import LUCKS, missed
 from tests.made_up import SWEPT, swept_info, swept_record
 
 if TYPE_CHECKING:

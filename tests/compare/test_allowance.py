@@ -16,7 +16,7 @@ from pgapps.compare.judging.layout import LINKS, allowance, doubted
 from pgapps.compare.judging.measured import CPU, PLACE, TIME, Measured, effects_by_names
 from pgapps.compare.text import COLUMNS, as_text
 from pgservers.paths import LAYOUT_RECORDS
-from tests.bench.links import likeliest, links, rounded_up
+from book.bench.links import likeliest, links, rounded_up
 from tests.compare.test_compare import first_line, info_of, logs, made_up, result, samples_of, well
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from pgstudies.measuring.arms import Arm
 from pgstudies.records.reading import SAMPLES_SCHEMA
 from pgstudies.records.writing import write_whole
 from pgstudies.rooms import rooms
-from tests.machines import GOOD, after_others
+from book.bench.machines import GOOD, after_others
 from tests.made_up import info, samples, swept_info
 
 if TYPE_CHECKING:

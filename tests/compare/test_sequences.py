@@ -27,7 +27,7 @@ from pgstudies.analysis.effects import paired_effects
 from pgstudies.analysis.intervals import estimate_rows
 from pgstudies.analysis.verdicts import DIRECTIONS
 from tests import made_up
-from tests.bench.sequences import ever_missed
+from book.bench.sequences import ever_missed
 
 NOISE = np.random.default_rng(3).normal(0, 0.02, (40, 30))
 BASELINE = [1.00, 1.02, 0.99, 1.01, 1.03, 0.98, 1.00, 1.01, 0.99, 1.02]

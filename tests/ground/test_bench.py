@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from pgservers.paths import ROOT
-from tests.bench import power
-from tests.bench.turns import FLAT, IN_TURNS, Tree, noise, used, with_ratio
+from book.bench import power
+from book.bench.turns import FLAT, IN_TURNS, Tree, noise, used, with_ratio
 from tests.made_up import samples
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def test_ctrl_c_continues_what_is_stopped(pids: list[int]) -> None:
 def test_a_kill_continues_what_is_stopped(pids: list[int]) -> None:
     program = f"""
         import os, signal
-        from tests.bench.turns import Tree
+        from book.bench.turns import Tree
         with Tree({pids}).stopped():
             print("stopped", flush=True)
             signal.pause()

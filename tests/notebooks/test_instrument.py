@@ -28,7 +28,7 @@ from pgstudies.analysis.effects import paired_effects
 from pgstudies.records.reading import SAMPLES_SCHEMA, Record
 from pgstudies.rooms import study_module
 from tests import made_up
-from tests.machines import (
+from book.bench.machines import (
     ALL_AT_ONCE,
     DRIFTING,
     GOOD,

@@ -90,7 +90,7 @@ def _copy_pages() -> None:
     shutil.copyfile(ROOT / "_config.yml", SITE / "_config.yml")
     for directory in (ROOT / "book", *paths.NOTEBOOKS[::-1]):
         name = "book" if directory == ROOT / "book" else "notebooks"
-        copy_tree(directory, SITE / name, "studies", "__pycache__", "_build", ".*")
+        copy_tree(directory, SITE / name, "bench", "studies", "__pycache__", "_build", ".*")
 
 
 def _has_reference(study: str) -> bool:

@@ -39,7 +39,7 @@ EXPLAINED = 0.5
 LINKS = {CPU: 0.020, TIME: 0.025}
 """The standard deviation of ln(time of one link / of another) of a program, by what judges a step.
 
-That of the records in data/layout, rounded up to half a per cent: see tests/bench/links.py."""
+That of the records in data/layout, rounded up to half a per cent: see book/bench/links.py."""
 
 ALARMS = 0.05
 """The rate at which links alone may make a comparison call any of its steps."""

@@ -1,6 +1,6 @@
 """The check of carry-over on the simulated machines: planted ones found, and false alarms.
 
-The table in book/simulations.md: ``python -m tests.bench.carryover``, some minutes.
+The table in book/simulations.md: ``python -m book.bench.carryover``, some minutes.
 
 With ``--steady RECORD`` it prints how many passes of a turn's work it takes until the baseline is
 steady.  Measure once with many passes, ``pgstudies run STUDY -p among_others=8``.  What is printed
@@ -21,7 +21,7 @@ from pgstudies.analysis.effects import paired_effects
 from pgstudies.analysis.pairing import block_values
 from pgstudies.analysis.tables import with_interval
 from pgstudies.records.reading import AMONG_OTHERS, UNDISTURBED, read_record
-from tests.machines import ALL_AT_ONCE, GOOD, TWO_SPEEDS, Machine, after_others
+from book.bench.machines import ALL_AT_ONCE, GOOD, TWO_SPEEDS, Machine, after_others
 
 RUNS = 200
 FEWEST_RUNS = 60  # where something is planted

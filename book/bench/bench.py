@@ -29,7 +29,7 @@ from pgstudies import block_values, paired_effects
 from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.trial import Trial
 from pgstudies.rooms import find_room, study_module
-from tests.bench.turns import add_options, idle_servers, report, two_designs
+from book.bench.turns import add_options, idle_servers, report, two_designs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

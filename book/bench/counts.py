@@ -1,6 +1,6 @@
 """How far counts of equal work differ, on an idle machine and beside busy processes.
 
-The table in book/commits.md: ``python -m tests.bench.counts embedded 14``, half an hour.  Each
+The table in book/commits.md: ``python -m book.bench.counts embedded 14``, half an hour.  Each
 server counts one unit fifty times in each condition, in turns, each time of a state made anew.
 """
 

@@ -1,6 +1,6 @@
 """How far equal servers are apart by more than their blocks say, and what is to be drawn anew.
 
-``python -m tests.bench.equals SERVER --anew nothing programs data memory all`` runs six servers of
+``python -m book.bench.equals SERVER --anew nothing programs data memory all`` runs six servers of
 the same programs, each from a copy of its own, as the copies of a comparison are, and has them look
 up rows in turns, in blocks that each begin with a restored state.  What is named is made anew for
 every block: the copy of the programs; all files of the state and not the changed ones alone; or the
@@ -30,7 +30,7 @@ from pgservers.host.exclusive import on_core
 from pgservers.programs.installations import run_client
 from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
-from tests.bench.turns import SETTINGS
+from book.bench.turns import SETTINGS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,6 +1,6 @@
 """Whether two copies of a server are found to be equal: what comparisons themselves have measured.
 
-Every comparison runs its baseline twice.  ``python -m tests.bench.copies DIRECTORY ...`` takes the
+Every comparison runs its baseline twice.  ``python -m book.bench.copies DIRECTORY ...`` takes the
 records of comparisons in directories such as ``~/.local/share/pgstudies/records``, judges the
 second copy in each as if it were the candidate, and prints how many intervals miss 1 and how many
 verdicts are wrong, by study.  With ``--candidates`` it also judges the candidates, of comparisons

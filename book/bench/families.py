@@ -1,6 +1,6 @@
 """Family errors and power on the simulated machines: joint sign flips beside Holm's correction.
 
-The table in book/simulations.md: ``python -m tests.bench.families``, 15 minutes.
+The table in book/simulations.md: ``python -m book.bench.families``, 15 minutes.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from statsmodels.stats.multitest import multipletests
 from pgstudies.analysis.families import flipped
 from pgstudies.analysis.intervals import estimate_rows
 from pgstudies.analysis.pairing import TRIMMED
-from tests.machines import MACHINES, in_turns
+from book.bench.machines import MACHINES, in_turns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tests.machines import Machine
+    from book.bench.machines import Machine
 
 ROUNDS = 12
 TURN_S = 0.05

@@ -1,6 +1,6 @@
 """How far two links of one program differ, by the records in data/layout.
 
-``python -m tests.bench.links`` prints ``layout.LINKS``, a minute.  Those records compare a server
+``python -m book.bench.links`` prints ``layout.LINKS``, a minute.  Those records compare a server
 with itself, relinked in every block.  A block's mean over rounds of ln(second copy / first) is
 normal, with the variance of links and what its own rounds show as noise, where there are enough of
 them; the likelihood of all blocks and steps gives the standard deviation of links.  It holds what

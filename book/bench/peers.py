@@ -1,6 +1,6 @@
 """What other tools say of the same two builds, in the same time, and how often each is wrong.
 
-``python -m tests.bench.peers A B --truth same --minutes 1.5 --repeat 10`` asks, in turns,
+``python -m book.bench.peers A B --truth same --minutes 1.5 --repeat 10`` asks, in turns,
 ``compare``, pgbench and hyperfine, by the lookups of pgbench's own tables.  A and B are directories
 of programs; ``--truth`` is what is known of B beside A: ``same``, or ``slower``.  All servers and
 clients are on one core, and for the other tools both servers run until the tool is done.  They
@@ -40,7 +40,7 @@ from pgservers.programs.installations import find_binaries, run_client
 from pgservers.servers.facts import digest_of
 from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
-from tests.bench.turns import SETTINGS
+from book.bench.turns import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """Comparisons of a server with itself, simulated: false alarms of verdicts and of every guard.
 
-The table in book/simulations.md: ``python -m tests.bench.comparisons``, 20 minutes.
+The table in book/simulations.md: ``python -m book.bench.comparisons``, 20 minutes.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import polars as pl
 from pgapps.compare.design import BASELINE, SIDES
 from pgapps.compare.judging.guards import diagnosed
 from pgapps.compare.judging.measured import effects_by_names
-from tests.machines import MACHINES, in_turns
+from book.bench.machines import MACHINES, in_turns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.machines import Machine
+    from book.bench.machines import Machine
 
 BY = ("study", "of", "case", "step", "metric")
 ROUNDS = 12

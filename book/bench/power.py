@@ -1,6 +1,6 @@
 """How often a comparison finds a step that is slower, on the noise that the reference records have.
 
-The table in book/simulations.md: ``python -m tests.bench.power``, two minutes.  The noise is what
+The table in book/simulations.md: ``python -m book.bench.power``, two minutes.  The noise is what
 blocks of the newest reference record of each study are off their own mean: every arm's times
 against the mean of the baseline's copies.  A simulated run draws its steps from all of them, and of
 each record whole blocks, so that steps which were slow together stay so; the signs of a block's

@@ -1,6 +1,6 @@
 """How often several runs, judged as blocks are, miss where each run has a luck of its own.
 
-The table in book/simulations.md: ``python -m tests.bench.runs``, a minute.
+The table in book/simulations.md: ``python -m book.bench.runs``, a minute.
 """
 
 from __future__ import annotations

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from book.bench.bench import ROUNDS, seconds
+from book.bench.turns import report
 from pgapps.fleet import sweep as sweeping
 from pgapps.fleet.cluster import local_cluster
 from pgapps.fleet.ledger import Ledger, SweepBlock
 from pgapps.fleet.plan import Cell, Sweep
 from pgservers.terminal import Progress
-from tests.bench.bench import ROUNDS, seconds
-from tests.bench.turns import report
 
 NAP_S = 0.2
 

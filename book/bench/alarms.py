@@ -1,6 +1,6 @@
 """How often a comparison of equal programs calls a step, by the rules of before and of now.
 
-The table in book/compare.md: ``python -m tests.bench.alarms``, two minutes.  Each comparison has 12
+The table in book/compare.md: ``python -m book.bench.alarms``, two minutes.  Each comparison has 12
 steps, 12 blocks, two copies of the baseline and a candidate; whatever is calls a step slower or
 faster that does no more work.  *Before*: the signed ranks of blocks' differences from the mean of
 both copies, flips of their signs for the family, an allowance for each step (that of links, at 95

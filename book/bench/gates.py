@@ -1,6 +1,6 @@
 """What the copies' gate shuts where nothing is wrong, and what it lets through where something is.
 
-The table in book/simulations.md: ``python -m tests.bench.gates``, a minute.  A claim of 0.9 is
+The table in book/simulations.md: ``python -m book.bench.gates``, a minute.  A claim of 0.9 is
 judged in runs of ten blocks; the two copies of the baseline and the candidate each have noise, and
 luck that stays for the run.
 """

@@ -1,6 +1,6 @@
 """Confidence sequences on the simulated machines, with a look after every block.
 
-The table in book/simulations.md: ``python -m tests.bench.sequences``, five minutes.
+The table in book/simulations.md: ``python -m book.bench.sequences``, five minutes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from pgapps.compare.judging.sequences import anytime_rows, evidence
 from pgstudies.analysis.intervals import MINIMUM_BLOCKS, estimate_rows
 from pgstudies.analysis.pairing import TRIMMED
-from tests.machines import MACHINES, Machine, in_turns
+from book.bench.machines import MACHINES, Machine, in_turns
 
 ROUNDS = 12
 TURN_S = 0.05

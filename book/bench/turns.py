@@ -1,6 +1,6 @@
 """What turns are worth and what they cost: the noise of two designs, and that of idle servers.
 
-Run by ``make bench``, or alone: ``python -m tests.bench.turns --blocks 10 --turns 20``.
+Run by ``make bench``, or alone: ``python -m book.bench.turns --blocks 10 --turns 20``.
 """
 
 from __future__ import annotations
