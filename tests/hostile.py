@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from pgstudies.records.reading import SAMPLES_SCHEMA, read_record
+from pgstudies.records.reading import read_record
+from pgstudies.records.samples import SAMPLES_SCHEMA
 from pgstudies.records.writing import write_whole
 
 if TYPE_CHECKING:

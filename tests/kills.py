@@ -29,7 +29,7 @@ import psutil
 from pgservers.errors import StudyError
 from pgservers.files import is_locked
 from pgstudies.records.reading import read_record
-from tests.servers_at_hand import wait_until_dead
+from tests.servers_at_hand import is_alive, wait_until_dead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -61,6 +61,7 @@ class Place:
     command: str
 
     def __post_init__(self) -> None:
+        self.base.mkdir()
         for name in ("notebooks", "tmp"):
             (self.base / name).mkdir()
         self.base.chmod(0o711)  # root's servers run as another account
@@ -243,7 +244,7 @@ def one_kill(place: Place, how: str, chance: random.Random) -> Kill | None:
     if how == "SIGTERM" and process.returncode != 130:
         found.wrong.append(f"SIGTERM ends it with {process.returncode}")
     wait_until_dead(everything, GONE_S)
-    found.processes = [str(p) for p in {*everything, *place.processes()} if _lives(p)]
+    found.processes = [str(p) for p in {*everything, *place.processes()} if is_alive(p)]
     contents = place.contents()
     found.lost = [f"{path} {block}" for path, block in before - contents.keys()]
     if code := place.run("records"):
@@ -254,18 +255,9 @@ def one_kill(place: Place, how: str, chance: random.Random) -> Kill | None:
     return found
 
 
-def _lives(process: psutil.Process) -> bool:
-    with suppress(psutil.Error):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
-
-
 def _changed(before: dict[tuple[str, int], str], after: dict[tuple[str, int], str]) -> list[str]:
-    return [
-        f"{path} {block}"
-        for (path, block), sum_ in before.items()
-        if after.get((path, block)) != sum_
-    ]
+    lost = [key for key, digest in before.items() if after.get(key) != digest]
+    return [f"{path} {block}" for path, block in lost]
 
 
 def kills(
@@ -288,7 +280,7 @@ def kills(
         number += 1
         if command == "book":
             blocks = min(blocks, 6)  # the pages that replay a reference record
-        place = Place(_made(base / f"{command}-{number}"), base / "cache", blocks, command)
+        place = Place(base / f"{command}-{number}", base / "cache", blocks, command)
         row: list[Kill] = []
         while len(row) < in_a_row and len(done) + len(row) < times and not place.is_over():
             found = one_kill(place, ways[len(done) + len(row)], chance)
@@ -308,11 +300,6 @@ def kills(
         if not any(map(faults, row)):
             shutil.rmtree(place.base)
     return done
-
-
-def _made(path: Path) -> Path:
-    path.mkdir()
-    return path
 
 
 def _ending(place: Place, code: int) -> Iterator[str]:
@@ -366,14 +353,8 @@ def main() -> int:
     base.chmod(0o711)
     found: dict[str, Sequence[Kill]] = {}
     for command in given.commands:
-        found[command] = kills(
-            command,
-            given.times,
-            base=base,
-            seed=given.seed,
-            blocks=given.blocks,
-            in_a_row=given.in_a_row,
-        )
+        how = {"seed": given.seed, "blocks": given.blocks, "in_a_row": given.in_a_row}
+        found[command] = kills(command, given.times, base=base, **how)
         print(table(found), flush=True)
     if any(faults(one) for each in found.values() for one in each):
         print(f"What the commands said, and what they left, is in {base}.")

@@ -10,7 +10,7 @@ import polars as pl
 
 from pgapps.scorecard.scorecard import SCHEMA
 from pgstudies.charts.outcomes import OUTCOMES
-from pgstudies.records.reading import AMONG_OTHERS, SAMPLES_SCHEMA
+from pgstudies.records.samples import AMONG_OTHERS, SAMPLES_SCHEMA
 from pgstudies.records.writing import write_whole
 
 if TYPE_CHECKING:
@@ -70,14 +70,7 @@ def samples(
         if value is not None
     ]
     schema = {name: SAMPLES_SCHEMA[name] for name in ("block", "position", "arm", "value")}
-    told = {
-        "group": 1,
-        "turn": 1,
-        "part": AMONG_OTHERS,
-        "case": "",
-        "step": "",
-        "iteration": None,
-    }
+    told = {"group": 1, "turn": 1, "part": AMONG_OTHERS, "case": "", "step": "", "iteration": None}
     told |= {"metric": "duration_s", "unit": unit} | same
     frame = pl.DataFrame(rows, schema=schema, orient="row").with_columns(
         pl.lit(value, SAMPLES_SCHEMA.get(name)).alias(name)
@@ -174,31 +167,15 @@ def cards(study: str) -> pl.DataFrame:
     verdicts += ["not judged: the plan is another", "not tested: <no> compiler"]
     rows: list[dict[str, Any]] = [
         {
-            "study": study,
-            "claim": f"claim {n}",
-            "name": f"claim {n} of <many>",
+            **{"study": study, "claim": f"claim {n}", "name": f"claim {n} of <many>"},
             "text": "A claim of <many> words & more, as long as claims are said to become. " * 2,
-            "source": "",
-            "kind": "direction",
-            "holds_when": 'It "holds".',
-            "metric": "cpu_s",
-            "published_ratio": 12345.678,
-            "ratio": 0.00123456,
-            "low": 0.0009,
-            "high": 0.0021,
-            "beside": 0.002,
-            "blocks": 6 + n,
-            "verdict": verdict,
-            "server": "9.6.24" if n else "18.6",
-            "release": "9.6" if n else "18",
-            "host": "a-host-with-a-long-name.example.org",
-            "date": "2026-11-21 12:00",
-            "profile": "standard",
-            "record": "r",
-            "machine": "m",
-            "link": "swept.html#claims",
-            "current": True,
-            "reference": False,
+            **{"source": "", "kind": "direction", "holds_when": 'It "holds".', "metric": "cpu_s"},
+            **{"published_ratio": 12345.678, "ratio": 0.00123456, "low": 0.0009, "high": 0.0021},
+            **{"beside": 0.002, "blocks": 6 + n, "verdict": verdict},
+            **{"server": "9.6.24" if n else "18.6", "release": "9.6" if n else "18"},
+            **{"host": "a-host-with-a-long-name.example.org", "date": "2026-11-21 12:00"},
+            **{"profile": "standard", "record": "r", "machine": "m", "link": "swept.html#claims"},
+            **{"current": True, "reference": False},
         }
         for n, verdict in enumerate(verdicts)
     ]

@@ -152,55 +152,35 @@ def silent_after_tls_is_refused(line: Line) -> None:
     line.wait()
 
 
-def silent_after_authentication(line: Line) -> None:
-    line.startup()
-    line.send(AUTHENTICATED)
-    line.wait()
+def answering(
+    begun: bytes, answer: bytes | None = None, *, for_ever: bytes = b""
+) -> Callable[[Line], None]:
+    """Sends ``begun``, then ``answer`` to the first query, and then the rest or nothing more."""
+
+    def behave(line: Line) -> None:
+        line.startup()
+        line.send(begun)
+        if answer is not None:
+            line.query()
+            line.send(answer)
+        if for_ever:
+            line.send_for_ever(for_ever)
+        line.wait()
+
+    return behave
 
 
-def silent_at_the_first_query(line: Line) -> None:
-    line.startup()
-    line.send(STARTED)
-    line.wait()
-
-
-def half_a_message(line: Line) -> None:
-    line.startup()
-    line.send(STARTED)
-    line.query()
-    line.send(PARSED, described(1)[:-3])
-    line.wait()
-
-
-def endless_notices_at_the_start(line: Line) -> None:
-    line.startup()
-    line.send(AUTHENTICATED)
-    line.send_for_ever(NOTICE)
-
-
-def endless_notices(line: Line) -> None:
-    line.startup()
-    line.send(STARTED)
-    line.query()
-    line.send_for_ever(NOTICE)
-
-
-def endless_rows(line: Line) -> None:
-    line.startup()
-    line.send(STARTED)
-    line.query()
-    line.send(PARSED, described(1))
-    line.send_for_ever(row("x" * 1000))
-
+silent_at_the_first_query = answering(STARTED)
+endless_rows = answering(STARTED, PARSED + described(1), for_ever=row("x" * 1000))
 
 SILENT = [
     silent,
     silent_after_tls_is_refused,
-    silent_after_authentication,
+    answering(AUTHENTICATED),
     silent_at_the_first_query,
-    half_a_message,
-    endless_notices_at_the_start,
-    endless_notices,
+    answering(STARTED, PARSED + described(1)[:-3]),  # half a message
+    answering(AUTHENTICATED, for_ever=NOTICE),
+    answering(STARTED, b"", for_ever=NOTICE),
     endless_rows,
 ]
 

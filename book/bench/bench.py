@@ -21,6 +21,7 @@ import numpy as np
 import polars as pl
 from psycopg import sql
 
+from book.bench.turns import add_options, idle_servers, report, two_designs
 from pgservers.paths import HTML
 from pgservers.programs.releases import find_release
 from pgservers.servers.serve import serve
@@ -29,7 +30,6 @@ from pgstudies import block_values, paired_effects
 from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.trial import Trial
 from pgstudies.rooms import find_room, study_module
-from book.bench.turns import add_options, idle_servers, report, two_designs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,12 +16,13 @@ import math
 import numpy as np
 import polars as pl
 
+from book.bench.machines import ALL_AT_ONCE, GOOD, TWO_SPEEDS, Machine, after_others
 from pgstudies.analysis.diagnostics import CARRY_OVER, diagnose
 from pgstudies.analysis.effects import paired_effects
 from pgstudies.analysis.pairing import block_values
 from pgstudies.analysis.tables import with_interval
-from pgstudies.records.reading import AMONG_OTHERS, UNDISTURBED, read_record
-from book.bench.machines import ALL_AT_ONCE, GOOD, TWO_SPEEDS, Machine, after_others
+from pgstudies.records.reading import read_record
+from pgstudies.records.samples import AMONG_OTHERS, UNDISTURBED
 
 RUNS = 200
 FEWEST_RUNS = 60  # where something is planted

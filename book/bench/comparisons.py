@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from book.bench.machines import MACHINES, in_turns
 from pgapps.compare.design import BASELINE, SIDES
 from pgapps.compare.judging.guards import diagnosed
 from pgapps.compare.judging.measured import effects_by_names
-from book.bench.machines import MACHINES, in_turns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

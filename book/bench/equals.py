@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.stats import f as f_distribution
 
+from book.bench.turns import SETTINGS
 from pgservers.host.exclusive import on_core
 from pgservers.programs.installations import run_client
 from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
-from book.bench.turns import SETTINGS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

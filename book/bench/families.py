@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from statsmodels.stats.multitest import multipletests
 
+from book.bench.machines import MACHINES, in_turns
 from pgstudies.analysis.families import flipped
 from pgstudies.analysis.intervals import estimate_rows
 from pgstudies.analysis.pairing import TRIMMED
-from book.bench.machines import MACHINES, in_turns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -32,6 +32,7 @@ import numpy as np
 import polars as pl
 from scipy.stats import ttest_1samp
 
+from book.bench.turns import SETTINGS
 from pgapps.compare.design import Side
 from pgapps.compare.request import Request
 from pgapps.compare.run import compared, result_for
@@ -40,7 +41,6 @@ from pgservers.programs.installations import find_binaries, run_client
 from pgservers.servers.facts import digest_of
 from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
-from book.bench.turns import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

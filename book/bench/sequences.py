@@ -9,10 +9,10 @@ import math
 
 import numpy as np
 
+from book.bench.machines import MACHINES, Machine, in_turns
 from pgapps.compare.judging.sequences import anytime_rows, evidence
 from pgstudies.analysis.intervals import MINIMUM_BLOCKS, estimate_rows
 from pgstudies.analysis.pairing import TRIMMED
-from book.bench.machines import MACHINES, Machine, in_turns
 
 ROUNDS = 12
 TURN_S = 0.05

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 COMMANDS = "pgstudies.commands"
-"""The entry points: modules with ``commands``, a Typer, and perhaps with ``clean``, which removes
-what runs that were killed have left."""
+"""The entry points: modules with ``commands``, a Typer; some have ``clean``, which removes what
+killed runs left."""
 
 _HELP = """\
 Rerun published PostgreSQL performance studies on a server of your choice.
@@ -85,7 +85,7 @@ def _options(
 
 @cache
 def _applications() -> list[ModuleType]:
-    """The modules of the entry points, by name; their groups of one name become one group."""
+    """The modules of the entry points; registers their commands, groups of one name as one."""
     points = sorted(entry_points(group=COMMANDS), key=lambda point: point.name)
     applications = [import_module(point.module) for point in points]
     for application in applications:
@@ -107,7 +107,7 @@ def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _sweep(applications: Sequence[ModuleType]) -> None:
-    """Remove what killed runs of this user have left and no server looks after (about 1 ms)."""
+    """Remove what killed runs of this user left and no server removes (about 1 ms)."""
     sweep_temporary(cache_dir() / "extensions", cache_dir() / "locales", paths.STUDIES)
     with suppress(StudyError, OSError):
         for application in applications:
@@ -122,7 +122,7 @@ def _sweep(applications: Sequence[ModuleType]) -> None:
 def _ignore_signals() -> None:
     """Ignore signals while the interpreter ends, unless it still waits for threads.
 
-    It takes half a second to end, without handlers: a second Ctrl-C would kill it.
+    That takes half a second, in which a second Ctrl-C would kill it.
     """
     if all(thread.daemon for thread in threading.enumerate()[1:]):
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -130,9 +130,9 @@ def _ignore_signals() -> None:
 
 
 def _open_standard_streams() -> None:
-    """Open those that were closed, so that none of our files gets their numbers.
+    """Open standard streams that were closed, so that no file gets their numbers.
 
-    Raises SpaceError where it was stdout: what a command answers would be lost.
+    Raises SpaceError if stdout was closed: the command's answer would be lost.
     """
     is_lost = sys.stdout is None
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
@@ -146,7 +146,7 @@ def _open_standard_streams() -> None:
 
 
 def _written(code: int) -> int:
-    """The exit code, once all is written that was printed; a full disk may be noticed only now."""
+    """Flush all output and return the exit code; a full disk may be noticed only now."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -171,7 +171,7 @@ def main() -> NoReturn:
     except KeyboardInterrupt:  # again, while the first one was dealt with
         _ignore_signals()
         code = 130
-    except OSError:  # there is no stderr to say it on
+    except OSError:  # stderr cannot be written to
         _forget(sys.stderr)
         code = SpaceError.exit_code
     sys.exit(code)
@@ -183,7 +183,7 @@ def _forget(stream: TextIO) -> None:
 
 
 _OF_PATHS = ("Symlink loop from", "Could not determine home directory")
-"""The message of pathlib's RuntimeError, until Python 3.13, for a link that leads to itself."""
+"""How messages of pathlib's RuntimeErrors begin; the first is raised until Python 3.13."""
 
 
 def _sentence(error: Exception) -> StudyError | None:
@@ -206,15 +206,12 @@ def _exit_code() -> int:
         app()
     except SystemExit as ended:  # of every command
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    except StudyError as error:
-        say(str(error))
-        return error.exit_code
     except Exception as error:
-        known = _sentence(error)
-        if known is not None:
-            say(str(known))
-            return known.exit_code
-        traceback.print_exc()
-        say("this is an error in pgstudies itself; please report it with the lines above.")
-        return 1
+        known = error if isinstance(error, StudyError) else _sentence(error)
+        if known is None:
+            traceback.print_exc()
+            say("this is an error in pgstudies itself; please report it with the lines above.")
+            return 1
+        say(str(known))
+        return known.exit_code
     return 0

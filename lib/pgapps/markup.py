@@ -23,19 +23,23 @@ if TYPE_CHECKING:
 
 _KINDS: dict[str, Literal["svg", "png", "json"]] = {".svg": "svg", ".png": "png", ".json": "json"}
 
+_TEMPLATES = environment(Path(__file__).parent)
+
+_HUNDREDTHS = re.compile(r"(\.\d\d)\d+")
+
 
 def save(chart: alt.TopLevelMixin, path: str | Path) -> Path:
     """Write the chart to ``path`` as .svg, .png or .json and return the absolute path.
 
     Raises StudyError for another suffix, a missing directory or a chart without a description, and
-    SpaceError where it cannot be written.
+    SpaceError if the file cannot be written.
     """
     target = Path(path).expanduser().resolve()
     if target.suffix not in _KINDS:
         raise StudyError(f"A chart is saved as .svg, .png or .json, not as {target.name!r}.")
     if not target.parent.is_dir():
         raise StudyError(f"There is no directory {target.parent}: make it, or save elsewhere.")
-    description_of(chart.to_dict())
+    description_of(chart.to_dict())  # raises
     kind = _KINDS[target.suffix]
     drawn = io.BytesIO() if kind == "png" else io.StringIO()
     chart.save(drawn, format=kind, scale_factor=2 if kind == "png" else 1)
@@ -47,18 +51,17 @@ def chart_markup(spec: dict[str, Any]) -> str:
     """The chart for the page; raises StudyError when it has no description."""
     description, spec = description_of(spec), quotable(spec)
     payload = json.dumps(_in_few_digits(spec), separators=(",", ":"))
-    # All charts of a page share one space of ids, the clip paths' among them.
-    mark = hashlib.sha256(payload.encode()).hexdigest()[:8]
     svg = vl_convert.vegalite_to_svg(spec)
-    # Marks that are there for their tooltips alone are half a megabyte of a picture that has none.
+    # Invisible marks serve tooltips alone, which a picture has none of: half a megabyte.
     svg = re.sub(r'<path [^>]*\bopacity="0"/>', "", svg)
-    # The figure has the description; what is inside a picture is not read out, and no eye sees a
-    # thousandth of a pixel.
+    # The figure has the description, and nobody sees a thousandth of a pixel.
     svg = re.sub(r' (?:aria-[a-z]+|role)="[^"]*"', "", svg)
     svg = re.sub(r' (?:d|transform)="[^"]*"', lambda found: _HUNDREDTHS.sub(r"\1", found[0]), svg)
+    # The charts of a page must not share ids, such as those of clip paths.
+    mark = hashlib.sha256(payload.encode()).hexdigest()[:8]
     svg = re.sub(r'id="([^"]+)"', rf'id="c{mark}-\1"', svg)
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#c{mark}-\1)", svg)
-    # Neither is escaped: the one is markup, and "<!--<script" would hide the end of a script.
+    # The template escapes neither svg nor spec; "<!--<script" would hide the end of a script.
     return _TEMPLATES.get_template("chart.html").render(
         description=description,
         svg=svg,
@@ -76,18 +79,11 @@ def _chosen(spec: dict[str, Any]) -> Iterator[str]:
 
 
 def _in_few_digits(spec: Any) -> Any:
-    """The same with fractions to more digits than a tooltip shows; counts and times stay exact."""
+    """The specification with fractions cut to six digits; whole numbers and times stay exact."""
     if isinstance(spec, float):
         if spec.is_integer():
             return int(spec)
-        return float(f"{spec:.6g}") if abs(spec) < _TIMES else spec
+        return float(f"{spec:.6g}") if abs(spec) < 1e9 else spec  # larger ones are times
     if isinstance(spec, dict):
         return {key: _in_few_digits(value) for key, value in spec.items()}
     return [_in_few_digits(value) for value in spec] if isinstance(spec, list) else spec
-
-
-_TIMES = 1e9
-
-_TEMPLATES = environment(Path(__file__).parent)
-
-_HUNDREDTHS = re.compile(r"(\.\d\d)\d+")

@@ -1,4 +1,4 @@
-"""Shared by several commands: parameters ``-p name=value``, codes for git bisect run, checks."""
+"""Options, exit codes and checks that several commands share."""
 
 from __future__ import annotations
 
@@ -46,9 +46,6 @@ Pgbench = Annotated[
     ),
 ]
 
-SKIP = 125
-"""With this code ``git bisect run`` skips a commit; every other from 1 to 127 means bad."""
-
 BisectRun = Annotated[
     bool,
     typer.Option(
@@ -59,18 +56,17 @@ BisectRun = Annotated[
 
 
 def for_git(code: int, *, bisect_run: bool) -> int:
-    """The exit code: with ``--bisect-run`` that of a commit to skip, where it is neither 0 nor 1.
+    """The exit code; with ``--bisect-run``, 125 replaces those from 2 to 127: git skips the commit.
 
-    What git takes for an end of the whole bisection, 128 and more, stays as it is.  A full disk is
-    no commit's fault, and ends it as well.
+    From 128 on git ends the bisection, and so does a full disk, which is no commit's fault.
     """
     if bisect_run and code == SpaceError.exit_code:
         return 128 + code
-    return SKIP if bisect_run and 1 < code < 128 else code
+    return 125 if bisect_run and 1 < code < 128 else code
 
 
 def assignments(texts: list[str]) -> Mapping[str, str]:
-    """The parameters of ``-p name=value``, by name; raises StudyError for another form."""
+    """The values of ``-p name=value``, by name; raises StudyError for another form."""
     values = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -83,7 +79,7 @@ def assignments(texts: list[str]) -> Mapping[str, str]:
 
 
 def showable(value: object) -> bool:
-    """Whether every number and text in it can be printed in a sentence."""
+    """Whether every text in it is printable, and every whole number fits into 64 bits."""
     if isinstance(value, dict):
         return all(map(showable, [*value, *value.values()]))
     if isinstance(value, list):

@@ -25,17 +25,16 @@ _SECRETS = frozenset(
     {"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}
 )
 
-_NOT_SHOWN = _SECRETS | {"passfile", "sslkey"}  # where secrets are kept is nobody's business
+_NOT_SHOWN = _SECRETS | {"passfile", "sslkey"}  # places of secrets are private, too
 
 _URI = re.compile(r"postgres(?:ql)?://", re.IGNORECASE)
-
 _KEYWORDS = re.compile(r"[a-z_]+\s*=")
 
 _CUT_IN_TWO = re.compile(r"(?:[^?]*@[^?]*@|[^/@]*/[^?]*@)")  # an @ of a password, unescaped
 
 _SECRET_IN_PATH = re.compile(r"//.*@|.*pass\w*\s*[=:]", re.IGNORECASE | re.DOTALL)
 
-# What libpq and the server say, and what we say; the first that fits is used.
+# Messages of libpq and the server, and our sentences; the first match is used.
 _COMPLAINTS = [
     (r"no password supplied", "it asks for a password: give one in PGPASSWORD or in ~/.pgpass"),
     (r"password authentication failed", "it refuses the password: check the user and the password"),
@@ -84,11 +83,11 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read what somebody gave.
+        """Parse the address that somebody gave.
 
-        Raises ServerError, which never repeats the text because there may be a password in it, for
-        a DSN that libpq cannot read, or only by cutting a password in two, and for what looks like
-        an address and is none of libpq's.
+        Raises ServerError, which never repeats the text because it may contain a password, for a
+        DSN that libpq cannot read, or only by cutting a password in two, and for what looks like
+        another program's address.
         """
         stripped = text.strip()
         uri = _URI.match(stripped)
@@ -137,7 +136,7 @@ class Address:
             directory = Path(self.text).expanduser()
             is_path = "/" in self.text or directory.is_dir()
             place = str(directory.resolve())
-        # Too long a name, ~ of a user there is none of, or a link that leads to itself.
+        # Too long a name, ~ of an unknown user, or a link that leads to itself.
         except (OSError, RuntimeError, ValueError):
             return self
         return Address(place, self.parts, is_dsn=False) if is_path else self
@@ -184,7 +183,7 @@ def write_uri(parts: Mapping[str, str]) -> str:
 def explain(error: psycopg.Error, spec: str) -> ServerError:
     """One sentence on why there is no connection to ``spec``, which has no password in it."""
     message = str(error)
-    answered = "FATAL:" in message  # so it is there, whatever file it misses
+    answered = "FATAL:" in message  # so the server runs, whatever file it misses
     for pattern, sentence in _COMPLAINTS[:-1] if answered else _COMPLAINTS:
         if re.search(pattern, message):
             return ServerError(f"No connection to {spec}: {sentence}.")

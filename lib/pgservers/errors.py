@@ -65,9 +65,6 @@ class Interrupted(KeyboardInterrupt):
 
 
 def require(reason: str | None) -> None:
-    """Go on where nothing stands against it; raises CannotRun with the reason otherwise.
-
-    For what the functions ``reason_...`` say of a server.
-    """
+    """Raise CannotRun with the reason, if there is one: the answer of a function ``reason_...``."""
     if reason is not None:
         raise CannotRun(reason)

@@ -38,13 +38,13 @@ _GET_FLAGS, _SET_FLAGS, _TOP = 0x80086601, 0x40086602, 0x00020000  # linux/fs.h
 def spread(directory: Path) -> None:
     """Let ext4 place new files of a directory far apart, as ``chattr +T`` does.
 
-    Without a journal ext4 takes no inode again in the five seconds after its file was removed, and
-    looks through all of those beside the directory for each new file: copies of servers that come
-    and go in one directory take ever longer, up to a quarter of a millisecond a file.
+    Without a journal ext4 reuses no inode for five seconds, and searches all of those beside the
+    directory for each new file: copies of servers that come and go in one directory take ever
+    longer, up to a quarter of a millisecond per file.
     """
     if sys.platform != "linux":
         return
-    with suppress(OSError):  # other file systems have no such flag, and it may not be ours
+    with suppress(OSError):  # another file system, or another owner
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
             (flags,) = struct.unpack("l", fcntl.ioctl(descriptor, _GET_FLAGS, bytes(8)))
@@ -54,7 +54,7 @@ def spread(directory: Path) -> None:
 
 
 def try_lock(path: Path) -> int | None:
-    """Lock the file ``path``, made if need be: an open descriptor, or None if it is held.
+    """Lock the file ``path``, created if missing: an open descriptor, or None if it is locked.
 
     Close the descriptor to release the lock.  Programs started meanwhile do not inherit it.
     """
@@ -69,7 +69,7 @@ def try_lock(path: Path) -> int | None:
 
 def is_locked(path: Path) -> bool:
     """Whether a live process holds the lock; false for a file that is missing or not ours."""
-    if not path.exists() or not os.access(path, os.W_OK):
+    if not os.access(path, os.W_OK):
         return False
     descriptor = try_lock(path)
     if descriptor is None:
@@ -90,8 +90,7 @@ _FORGOTTEN_S = 60.0
 def temporary_directory(place: Path | str | None = None, *, hidden: bool = False) -> Iterator[Path]:
     """A directory for this user alone; if this process is killed, ``sweep_temporary`` removes it.
 
-    It is made in ``place``, by default where temporary files are; if ``hidden``, its name begins
-    with a dot.
+    In ``place``, by default where temporary files are; if ``hidden``, its name begins with a dot.
     """
     path, lock = _locked_directory(place, ".pgstudies-" if hidden else "pgstudies-")
     try:
@@ -112,9 +111,9 @@ def _locked_directory(place: Path | str | None, prefix: str) -> tuple[Path, int]
 
 
 def sweep_temporary(*places: Path) -> None:
-    """Remove the temporary directories of processes that were killed, in under 1 ms.
+    """Remove the temporary directories of killed processes, in under 1 ms.
 
-    They are looked for where they are made by default, in ``SHORT`` and in ``places``.
+    Looks where temporary files are, in ``SHORT`` and in ``places``.
     """
     for place in {tempfile.gettempdir(), SHORT, *map(str, places)}:
         with suppress(OSError), os.scandir(place) as entries:
@@ -142,7 +141,7 @@ def _sweep(path: Path) -> None:
 
 _SAYS_FULL = re.compile(r"No space left on device|quota exceeded")
 
-# The kernel has the same words for these, and no disk will help them.
+# The kernel has the same words for these, which need no disk.
 _OF_THE_KERNEL = re.compile(r"semaphore|shared memory")
 
 
@@ -152,7 +151,6 @@ def says_full(line: str) -> bool:
 
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
 _FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
@@ -162,9 +160,9 @@ def is_full(error: BaseException) -> bool:
 
 
 def cannot_write(error: OSError, where: Path | str, variable: str = "") -> SpaceError:
-    """The error to raise for one of writing to ``where``, whatever its cause.
+    """The error to raise for an error of writing to ``where``.
 
-    ``variable`` is that of the environment which would choose another place, if there is one.
+    ``variable`` is the environment variable that chooses another place, if there is one.
     """
     if is_full(error):
         also = f", or set {variable} to a directory on another disk" if variable else ""
@@ -176,7 +174,7 @@ def cannot_write(error: OSError, where: Path | str, variable: str = "") -> Space
 
 
 def space_error(error: OSError, where: Path | str, variable: str = "") -> SpaceError | None:
-    """As ``cannot_write`` for an error of anything: None unless a disk is full, a place forbidden.
+    """As ``cannot_write``; None unless the disk is full or writing forbidden.
 
     For callers that do not know that the error came from writing.
     """
@@ -185,10 +183,10 @@ def space_error(error: OSError, where: Path | str, variable: str = "") -> SpaceE
 
 
 def write_file(target: Path, content: bytes | str, variable: str = "") -> None:
-    """Write a file whole: after a crash there is the old one or the new one, and nothing else.
+    """Replace a file atomically: after a crash it has the old or the new content.
 
-    Text is written as UTF-8; directories above are made.  Raises SpaceError, as ``cannot_write``
-    makes it, where it cannot be written.
+    Text is written as UTF-8; missing directories are created.  Raises SpaceError, as
+    ``cannot_write`` makes it, where the file cannot be written.
     """
     with _written_aside(target, content, variable) as aside:
         aside.replace(target)
@@ -197,7 +195,7 @@ def write_file(target: Path, content: bytes | str, variable: str = "") -> None:
 def write_new_file(target: Path, content: bytes | str, variable: str = "") -> bool:
     """As ``write_file``, unless the file exists; returns whether it was written.
 
-    Of two that write it at once the first wins.
+    If two processes write it at once, the first wins.
     """
     with _written_aside(target, content, variable) as aside:
         try:
@@ -207,14 +205,14 @@ def write_new_file(target: Path, content: bytes | str, variable: str = "") -> bo
         except OSError as error:
             if error.errno not in {errno.EPERM, errno.EOPNOTSUPP}:
                 raise
-            if target.exists():  # a file system without links: nearly as good
+            if target.exists():  # on a file system without links, nearly as good
                 return False
             aside.replace(target)
     return True
 
 
 def write_sealed(stem: Path, content: bytes, variable: str = "") -> Path:
-    """Write ``<stem>-<checksum>.parquet`` as ``write_file`` does, in place of the one before."""
+    """Write ``<stem>-<checksum>.parquet`` as ``write_file`` does, and remove earlier ones."""
     target = stem.with_name(f"{stem.name}-{_checksum(content)}.parquet")
     write_file(target, content, variable)
     for other in _sealed(stem):
@@ -264,10 +262,10 @@ def _written_aside(target: Path, content: bytes | str, variable: str) -> Iterato
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """A regular file, to be read.
+    """A regular file, open for reading.
 
-    Raises OSError for one that cannot be read, and for a directory, a FIFO, a socket or a device,
-    of which the first would make us wait for ever.
+    Raises OSError for one that cannot be read, and for a directory, a FIFO (which would block us),
+    a socket or a device.
     """
     if stat.S_ISREG(path.stat().st_mode):
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # for what takes its place
@@ -279,7 +277,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 @contextmanager
 def regular(path: Path, what: str) -> Iterator[BinaryIO]:
-    """The same, for a file that the user names; ``what`` it is to be, as "a log", is for messages.
+    """As ``open_regular``, for a file that the user names; ``what``, as "a log", is for messages.
 
     Raises StudyError where it cannot be read.
     """
@@ -289,12 +287,12 @@ def regular(path: Path, what: str) -> Iterator[BinaryIO]:
             yield file
     except OSError as error:
         raise StudyError(f"{shown}: {error.strerror or error}.") from None
-    except (RuntimeError, ValueError):  # ~ of a user there is none of; a name with a null character
+    except (RuntimeError, ValueError):  # ~ of an unknown user, or a null character
         raise StudyError(f"{shown}: there is no such file.") from None
 
 
 def read_regular(path: Path, limit_bytes: int, what: str) -> bytes:
-    """The content of such a file; raises StudyError for one that is longer, too."""
+    """The content of such a file; raises StudyError also for a longer one."""
     with regular(path, what) as file:
         content = file.read(limit_bytes + 1)
     if len(content) > limit_bytes:
@@ -303,7 +301,7 @@ def read_regular(path: Path, limit_bytes: int, what: str) -> bytes:
 
 
 def read_text(path: Path, what: str, limit_bytes: int = _MOST_TEXT) -> str:
-    """The content of a file in UTF-8, as ``read_bytes``."""
+    """The content of a file in UTF-8, as ``read_regular``, with Unix line ends."""
     try:
         return read_regular(path, limit_bytes, what).decode().replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -313,10 +311,10 @@ def read_text(path: Path, what: str, limit_bytes: int = _MOST_TEXT) -> str:
 
 
 def read_within(directory: Path, name: str, most_bytes: int) -> bytes:
-    """The content of a file in a directory of somebody else's, who may have put anything there.
+    """The content of a file in somebody else's directory, which may contain anything.
 
-    No link is followed below the directory, and nothing is waited for.  Raises FileNotFoundError,
-    and StudyError where it is a link, no file, too large or cannot be read.
+    Follows no link below the directory, and never blocks.  Raises FileNotFoundError, and StudyError
+    where it is a link, no regular file, too large or unreadable.
     """
     file = directory / name
     try:
@@ -356,9 +354,9 @@ def size_text(size_bytes: float) -> str:
 
 
 def copy_tree(source: Path, target: Path, *ignored: str) -> None:
-    """Copy a directory for its user to change, though the original may be read-only.
+    """Copy a directory, writable though the original may be read-only; raises OSError.
 
-    What ``ignored`` names, as patterns, stays behind.  Raises OSError.
+    Leaves out files and directories with names that match ``ignored``.
     """
     for path in [source, *source.rglob("*")]:
         names = path.relative_to(source).parts

@@ -44,7 +44,7 @@ _KEEPALIVES = {
 class ForeignSession(psycopg.Connection[TupleRow]):
     """A session whose answers have a limit of time and of memory.
 
-    Where one is passed, the session is closed and psycopg.OperationalError raised.
+    An answer beyond a limit closes the session and raises psycopg.OperationalError.
     """
 
     limit_s = _LONGEST_S
@@ -54,7 +54,7 @@ class ForeignSession(psycopg.Connection[TupleRow]):
         return super().wait(self._within_limits(gen), interval, timeout)
 
     def trust(self) -> None:
-        """Let statements take as long as they may: the server has answered."""
+        """Let statements take as long as the server's timeout allows: it has answered."""
         self.limit_s = _LONGEST_S
 
     def _within_limits(self, gen: PQGen[_T]) -> PQGen[_T]:
@@ -84,15 +84,13 @@ class ForeignSession(psycopg.Connection[TupleRow]):
 
 
 def connect(conninfo: str, parts: Mapping[str, str], **arguments: Any) -> ForeignSession:
-    """A session, in autocommit mode; ``arguments`` stand over what is in the address.
+    """A session, in autocommit mode; ``arguments`` override the address.
 
-    ``connect_timeout``, of the address or of PGCONNECT_TIMEOUT, is the limit for every answer until
-    ``trust`` is called.  Raises psycopg.Error.
+    ``connect_timeout``, of the address or PGCONNECT_TIMEOUT, limits every answer until ``trust`` is
+    called.  Raises psycopg.Error.
     """
     given = parts.get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT") or "0"
-    usual: dict[str, Any] = {
-        name: value for name, value in _KEEPALIVES.items() if name not in parts
-    }
+    usual: dict[str, Any] = {n: value for n, value in _KEEPALIVES.items() if n not in parts}
     usual |= {
         "autocommit": True,
         "application_name": "pgstudies",
@@ -111,7 +109,7 @@ def timeouts() -> dict[str, str]:
 
 @contextmanager
 def as_postgres(spec: str) -> Iterator[None]:
-    """Raise ServerError where what a server answers cannot be what was asked for."""
+    """Raise ServerError where a server's answers do not have the expected form."""
     try:
         yield
     except (TypeError, ValueError, LookupError, AttributeError) as error:

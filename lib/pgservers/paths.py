@@ -27,8 +27,8 @@ NOTEBOOKS = (*([OWN] if OWN else []), ROOT / "notebooks")
 """The directories of the studies, the user's own first: see ``rooms``."""
 
 BUILD = (OWN or (Path.cwd() if INSTALLED else ROOT)) / "_build"
-"""What can be made again: the built book and verdicts.  The checkout stays as it is for studies
-that live elsewhere."""
+"""What can be made again: the built book and verdicts.  With studies elsewhere, the checkout does
+not change."""
 
 SITE = BUILD / "site" if OWN or INSTALLED else ROOT
 """The source directory of the book: the checkout, or a copy of its pages."""
@@ -47,8 +47,7 @@ REFERENCE_RECORDS = ROOT / "data" / "records"
 """Dated reference runs of this project."""
 
 LAYOUT_RECORDS = ROOT / "data" / "layout"
-"""Comparisons of this project whose programs were relinked in every block: how much that moves
-times."""
+"""Comparisons whose programs were relinked in every block, to see how much that changes times."""
 
 COMPARISONS = ROOT / "data" / "comparisons"
 """Comparisons of two servers by this project, which *What to do today* shows."""
@@ -85,13 +84,13 @@ def cache_dir() -> Path:
 
 
 def run_dir() -> Path:
-    """The directory for the data of managed servers: ``$PGSTUDIES_RUN_DIR``, else a usual place.
+    """The directory for the data of managed servers: ``$PGSTUDIES_RUN_DIR``, else a default.
 
     For root it is outside every private home, as the cache is.
     """
     configured = os.environ.get("PGSTUDIES_RUN_DIR")
     if configured:
-        # Not resolved: whose link it is, is looked at before the directory is used.
+        # Not resolved: the owner of a link is checked before the directory is used.
         return Path(configured).expanduser().absolute()
     if os.geteuid() == 0:
         return Path("/var/tmp/pgstudies-root")  # noqa: S108  (created with mode 0711, owner checked)

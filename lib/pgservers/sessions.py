@@ -7,7 +7,6 @@ import os
 import resource
 import socket
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Timer
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,6 @@ _BYTES_PER_SESSION = 2 * 2**20
 """Memory of an idle backend and of our side of it; 1.0 to 1.5 MB were seen on 9.3 to 18."""
 
 _SPARE_FILES = 100
-
 _SPARE_PROCESSES = 50
 
 _SPARE_CONNECTIONS = 5
@@ -39,28 +37,23 @@ _SPARE_CONNECTIONS = 5
 _END_TIMEOUT_S = 60.0
 
 
-@dataclass(frozen=True)
-class _Room:
-    """The number of further sessions that fit, and what limits it."""
-
-    connections: int
-    limit: str
+_Room = tuple[int, str]
+"""The number of further sessions that fit, and what limits it."""
 
 
 def room_for_sessions(server: Server | None = None) -> int:
-    """The number of sessions that this machine has room for, and the server, if given.
+    """The number of sessions that this machine, and the server if given, has room for.
 
-    Counted are open files and processes of this account, memory, and ``max_connections``; of a
-    server that is not ours at most half of what is free.  The limit of open files is raised first,
-    as far as the system lets us.
+    The least of open files and processes of this account, memory, and free connections, of which an
+    external server gives at most half.  Raises this process's limit of open files first, if it can.
     """
-    return _room(server).connections
+    return _room(server)[0]
 
 
 def reason_no_room(server: Server, count: int) -> str | None:
     """The reason why ``count`` sessions do not fit beside those of the server; None if they do."""
-    room = _room(server)
-    return f"{count} sessions do not fit: {room.limit}" if count > room.connections else None
+    room, limit = _room(server)
+    return f"{count} sessions do not fit: {limit}" if count > room else None
 
 
 def _room(server: Server | None) -> _Room:
@@ -69,16 +62,16 @@ def _room(server: Server | None) -> _Room:
         rooms.append(_room_on_server(server))
     if server is None or server.capabilities.has("processes"):
         rooms += [_room_in_memory(), *_room_for_processes()]
-    return min(rooms, key=lambda room: room.connections)
+    return min(rooms, key=lambda room: room[0])
 
 
 def prepare_transactions(server: Server, count: int, subtransactions: int = 0) -> None:
     """Leave ``count`` prepared transactions there, each with an XID of its own.
 
-    So many ``subtransactions`` has each of them, with an XID each, too; they have written a row of
-    a table ``held``.  They outlive sessions and restarts, so this is for the state of a server that
-    is thrown away.  Raises psycopg.Error when ``max_prepared_transactions`` does not allow so many,
-    and ServerError when a snapshot does not hold them.
+    Each has as many ``subtransactions``, which have XIDs, too, as they write to a table ``held``.
+    Prepared transactions outlive sessions and restarts, so this is for the state of a server that
+    is thrown away.  Raises psycopg.Error when ``max_prepared_transactions`` is too small, and
+    ServerError when a snapshot does not hold them.
     """
     if not count:
         return
@@ -101,7 +94,7 @@ def prepare_transactions(server: Server, count: int, subtransactions: int = 0) -
 def open_xids(server: Server, least: int = 0) -> int:
     """The number of open XIDs that a new snapshot lists; ServerError if it is below ``least``."""
     with server.connect() as connection:
-        # An XID newer than the last one completed is not in a snapshot's list but beyond its end.
+        # A snapshot does not list XIDs that are newer than the last one completed.
         connection.execute("SELECT txid_current()")
         row = connection.execute(
             "SELECT count(*) FROM txid_snapshot_xip(txid_current_snapshot())"
@@ -115,12 +108,12 @@ def open_xids(server: Server, least: int = 0) -> int:
 def end_sessions(
     server: Server, sessions: Sequence[psycopg.Connection[Any] | psycopg.AsyncConnection[Any]]
 ) -> None:
-    """Close them, and on a managed server wait until their processes have gone.
+    """Close them, and on a managed server wait until their processes have ended.
 
-    Only then are their CPU time and what they read among those of the server.  Raises ServerError
-    when one is still there after a minute.
+    Only then does the server's usage include their CPU time and reads.  Raises ServerError when one
+    remains after a minute.
     """
-    # One that broke while others were opened has no number any more.
+    # A session that broke meanwhile no longer has a process number.
     pids = [session.pgconn.backend_pid for session in sessions if not session.closed]
     for session in sessions:
         session.pgconn.finish()
@@ -134,10 +127,9 @@ def wait_until_gone(server: Server, pids: Collection[int]) -> None:
 
 
 def wait_for_end(server: Server, living: int) -> None:
-    """Wait until no more than ``living`` sessions' processes are left; a stopped server has none.
+    """Wait until at most ``living`` sessions' processes are left; a stopped server has none.
 
-    For sessions whose processes are not known.  Raises ServerError when they are still there after
-    a minute.
+    For sessions whose processes are unknown.  Raises as ``end_sessions`` does.
     """
     _wait_until(lambda: len(server.session_pids()) <= living)
 
@@ -152,11 +144,11 @@ def _wait_until(ended: Callable[[], bool]) -> None:
 
 @contextlib.contextmanager
 def unpinned(server: Server) -> Iterator[None]:
-    """Let us and the server's new processes use every core; those there are stay where they are.
+    """Let us and the server's new processes use every core; existing processes stay pinned.
 
-    Two thousand sessions are open in half of the time, and parallel workers find a core.
-    Afterwards all are kept where the server is: a holder that wakes up on another core to take
-    note of a catalog's change would contend for locks with the session that made it.
+    Opening two thousand sessions then takes half the time, and parallel workers find a core.
+    Afterwards all are pinned where the server is: a session that wakes up on another core, to
+    process a catalog change, would contend for locks with the session that made the change.
     """
     if not hasattr(os, "sched_setaffinity"):
         yield
@@ -187,14 +179,11 @@ def _room_on_server(server: Server) -> _Room:
         ).fetchone()
     slots, reserved, used = row or (0, 0, 0)
     free = max(0, slots - int(reserved) - used - _SPARE_CONNECTIONS)
+    limit = f"the server has {free} connections free (max_connections is the limit)"
     if server.capabilities.has("restart"):
-        return _Room(free, f"the server has {free} connections free (max_connections is the limit)")
-    # Others want to get in meanwhile.
-    return _Room(
-        free // 2,
-        f"the server has {free} connections free (max_connections is the limit), of which "
-        f"{free // 2}, half of them, may be used on an external server",
-    )
+        return free, limit
+    half = free // 2  # others want to connect meanwhile
+    return half, f"{limit}, of which {half}, half of them, may be used on an external server"
 
 
 def _room_for_files() -> _Room:
@@ -206,36 +195,34 @@ def _room_for_files() -> _Room:
     if soft == resource.RLIM_INFINITY:
         soft = 2**31
     free = max(0, soft - psutil.Process().num_fds() - _SPARE_FILES)
-    return _Room(free, f"this process may open {free} more files (ulimit -n)")
+    return free, f"this process may open {free} more files (ulimit -n)"
 
 
 def _room_in_memory() -> _Room:
     available = psutil.virtual_memory().available
     free = max(0, available // 2 // _BYTES_PER_SESSION)
-    return _Room(free, f"memory for {free}, at 2 MB each in half of the {available >> 20} MB free")
+    return free, f"memory for {free}, at 2 MB each in half of the {available >> 20} MB free"
 
 
 def _room_for_processes() -> list[_Room]:
     rooms = []
-    for limit, used in (
-        ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids.current"),
-        ("/sys/fs/cgroup/pids/pids.max", "/sys/fs/cgroup/pids/pids.current"),
-    ):
+    for group in (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/pids")):
         with contextlib.suppress(OSError, ValueError):
-            free = int(Path(limit).read_text()) - int(Path(used).read_text()) - _SPARE_PROCESSES
-            rooms.append(_Room(max(0, free), f"its cgroup may start {free} more processes"))
+            most, used = (int((group / f"pids.{name}").read_text()) for name in ("max", "current"))
+            free = most - used - _SPARE_PROCESSES
+            rooms.append((max(0, free), f"its cgroup may start {free} more processes"))
     # Of our own account; root's servers run as another one, which starts out with the same limit.
     most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if most != resource.RLIM_INFINITY and os.geteuid() != 0:
         mine = sum(p.info["uids"].real == os.getuid() for p in psutil.process_iter(["uids"]))
         free = max(0, most - mine - _SPARE_PROCESSES)
-        rooms.append(_Room(free, f"this account may start {free} more processes (ulimit -u)"))
+        rooms.append((free, f"this account may start {free} more processes (ulimit -u)"))
     return rooms
 
 
 @contextlib.contextmanager
 def within(connection: psycopg.Connection[TupleRow], seconds: float, what: str) -> Iterator[None]:
-    """Close the connection and raise ServerError where ``what`` takes longer than that.
+    """Close the connection and raise ServerError if ``what`` takes longer than ``seconds``.
 
     statement_timeout does not suffice: a function can catch its error.
     """

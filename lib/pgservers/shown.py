@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def policy(*scripts: str) -> str:
-    """The Content-Security-Policy of a page that fetches nothing and runs these scripts alone.
+    """The Content-Security-Policy of a page that fetches nothing and runs only these scripts.
 
-    They stand in the page.  Attributes such as ``onclick`` and links to ``javascript:`` do nothing.
+    They are in the page.  Attributes such as ``onclick`` and ``javascript:`` links do nothing.
     """
     allowed = " ".join(map(digest_source, scripts)) or "'none'"
     return f"default-src 'none'; script-src {allowed}; img-src data: blob:; {_STYLED}"
@@ -51,7 +51,7 @@ def markdown(text: str) -> str:
 def quotable(spec: Any) -> Any:
     """The specification with nothing in its titles that would end a string.
 
-    Vega-Lite makes expressions of them, and escapes quotes alone: no backslash, no end of a line.
+    Vega-Lite makes expressions of titles, and escapes only quotes: no backslash, no line end.
     """
     if isinstance(spec, list):
         return list(map(quotable, spec))
@@ -67,9 +67,9 @@ def _quotable(key: str, value: Any) -> Any:
 
 
 def environment(directory: Path) -> Environment:
-    """The templates in ``directory``; a line that is only a tag leaves nothing behind.
+    """The templates in ``directory``, where a line that is only a tag leaves nothing behind.
 
-    What they are given is escaped, invisible characters included; what is missing is an error.
+    Values are escaped, invisible characters included; a missing value is an error.
     """
     made = Environment(
         loader=FileSystemLoader(directory),

@@ -27,14 +27,14 @@ def say(sentence: str) -> None:
 
 
 def tell(text: str | Path, *, err: bool = False) -> None:
-    """Print an answer, line by line as ``printable`` has it: all other output goes through here."""
+    """Print text with control characters escaped; all output goes through here."""
     print(lines_printable(str(text)), file=sys.stderr if err else sys.stdout, flush=True)
 
 
 def notice(sentence: str) -> None:
-    """Tell the user of a notebook something, on stderr, above the bar that is drawn there.
+    """Print a sentence on stderr, above any progress bar.
 
-    In JupyterLab, which colours stderr as an error, it goes to stdout.
+    In JupyterLab, which colors stderr as an error, it goes to stdout.
     """
     sentence = lines_printable(sentence)
     if _open:
@@ -50,9 +50,9 @@ def notice_once(sentence: str) -> None:
 
 
 def printable(text: str) -> str:
-    r"""One line of text from elsewhere, fit for a terminal: ``\x1b`` in place of an escape.
+    r"""One line of untrusted text for a terminal, with escapes as ``\x1b``.
 
-    Else the name of a stranger's host could colour, move or hide what others have written.
+    Else the name of a stranger's host could color, move or hide other text.
     """
     if text.isprintable():
         return text
@@ -62,16 +62,16 @@ def printable(text: str) -> str:
 
 
 def lines_printable(text: str) -> str:
-    """The same of a text of several lines."""
+    """The same for a text of several lines."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 class Relay:
     """A writable file that passes on whole lines, and progress bars as ``stream`` can show them.
 
-    A progress bar is a line begun anew with carriage returns.  On a terminal it is cut to the
-    terminal's width, because a longer one cannot be overwritten; in a log it is written as a line
-    of its own, at most once in ``interval_s`` seconds.
+    A progress bar is a line that carriage returns begin anew.  On a terminal it is cut to the
+    terminal's width, because a longer one cannot be overwritten; in a log it becomes a line of its
+    own, at most once in ``interval_s`` seconds.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Relay:
 
 
 class LinesOnly(io.TextIOBase):
-    """``stream``, of which several write at once: a bar on it is drawn as in a log."""
+    """``stream`` for several writers at once: bars are drawn as in a log."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -130,19 +130,18 @@ class LinesOnly(io.TextIOBase):
 
 
 def _overwritten(line: str) -> str:
-    """The visible rest of a line after carriage returns."""
+    """The part of a line that is visible after carriage returns."""
     return next((part for part in reversed(line.split("\r")) if part), "")
 
 
 class Progress:
     """A progress bar, such as over a run's trials; the same text in terminal, notebook and log.
 
-    ``total`` is None where a run ends by the clock: ``expect_more`` tells once it is estimated; 0
-    where nothing is counted, and only the time is drawn.  Nothing is drawn for ``delay_s``.
+    ``total`` is None where a run ends by the clock, until ``expect_more`` gives an estimate, and 0
+    where nothing is counted and only the time is drawn.  Nothing is drawn for ``delay_s``.
 
-    It is plain text and not a widget: a widget needs JavaScript from elsewhere in the book, and
-    papermill would not show it.  It goes to stderr, which the book leaves out; in JupyterLab, where
-    that is as pink as an error, to stdout.
+    It is plain text: a widget would need JavaScript from elsewhere in the book, and papermill would
+    not show it.  It goes to stderr, which the book leaves out; in JupyterLab, to stdout.
     """
 
     def __init__(
@@ -155,7 +154,7 @@ class Progress:
         delay_s: float = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        # A kernel's stderr is no file, and reaches the relay of the process that started it.
+        # A kernel's stderr is no file, and goes to the relay of the process that started it.
         usual = sys.stdout if _in_jupyterlab() else sys.stderr
         self._stream: TextIO | Relay
         self._drawn = ""
@@ -193,9 +192,9 @@ class Progress:
             self._draw()
 
     def prepared(self) -> None:
-        """The trials begin: how long they take tells the time left, and what came before does not.
+        """Estimate the time left from the trials from now on, without the time before.
 
-        After the first of them the time left is told in a sentence, if it is a minute or more.
+        After the first of them a sentence says the time left, if it is a minute or more.
         """
         self._counts_from = self._clock()
         self._at_first = self._done
@@ -216,7 +215,7 @@ class Progress:
         return self._began if self._counts_from is None else self._counts_from
 
     def _left_s(self) -> float | None:
-        """The time left by that of the trials so far; None before the first, or without an end."""
+        """The time left, by the trials so far; None before the first, or without a total."""
         done = self._done - self._at_first
         if not done or self._total is None:
             return None
@@ -228,7 +227,7 @@ class Progress:
         self._total = self._done + trials
 
     def note(self, sentence: str) -> None:
-        """Print a sentence of its own above the bar."""
+        """Print a sentence above the bar."""
         with self._drawing:
             over = "\r" if self._drawn else ""
             self._stream.write(f"{over}{lines_printable(sentence):{len(self._drawn)}}\n")
@@ -270,7 +269,7 @@ def _minutes(seconds: float) -> str:
 
 
 def _in_jupyterlab() -> bool:
-    """Whether a person runs this in a notebook: Jupyter's server names the session."""
+    """Whether a person runs this in a notebook, for whose session Jupyter sets a variable."""
     return bool(os.environ.get(JUPYTER_SESSION))
 
 

@@ -20,8 +20,8 @@ class Tool:
         name: What it is called everywhere.
         package: Debian's package that has it.
         need: What is left out without it.
-        programs: It is there if one of these is in the path,
-        file: or this file is there.
+        programs: It is installed if one of these is in the path,
+        file: or this file exists.
 
     """
 
@@ -33,7 +33,7 @@ class Tool:
 
     @property
     def path(self) -> str | None:
-        """Where it is; None where it is missing."""
+        """Its place; None where it is missing."""
         found = next(filter(None, map(shutil.which, self.programs)), None)
         return found or (self.file if self.file and Path(self.file).exists() else None)
 

@@ -7,10 +7,12 @@ from pgservers.servers.limits import limited as limited
 from pgservers.servers.snapshots import require_space as require_space
 
 from .analysis.diagnostics import diagnose as diagnose
+from .analysis.effects import estimate as estimate
 from .analysis.effects import gated_by as gated_by
 from .analysis.effects import paired_effects as paired_effects
 from .analysis.pairing import block_values as block_values
 from .analysis.pairing import round_values as round_values
+from .analysis.pairing import trimmed_mean as trimmed_mean
 from .analysis.pairing import undisturbed as undisturbed
 from .analysis.pairing import wide as wide
 from .analysis.runs import runs_apart as runs_apart

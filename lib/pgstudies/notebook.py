@@ -17,7 +17,7 @@ from .analysis.effects import paired_effects
 from .analysis.pairing import BY, TIMES, block_values, round_values
 from .analysis.published import published
 from .analysis.runs import runs_apart
-from .analysis.tables import verdict_table
+from .analysis.tables import claim_table, verdict_table
 from .charts.claims import claims_chart, today, verdict_strip
 from .charts.tables import about, began, style_jupyterlab
 from .measuring.arms import Arm, arm_table
@@ -52,6 +52,7 @@ class Study:
         study.arms()                    # what is compared, by the study's arms.py
         record = study.measure(prepare, procedure, settings=settings)
         study.summary()                 # the record, and what was not run
+        study.claims()                  # what the post claims, and how it will be judged
         study.judge(effects)            # the verdict on each claim of claims.toml
         study.answer()                  # the same in a few lines, and what it means today
         study.beside()                  # its figures as a chart
@@ -75,6 +76,7 @@ class Study:
         self._values = values
         self._namespace = namespace
         self._arms: list[Arm] = []
+        self._claims: list[Claim] | None = None
         self._computed: Collection[str] = ()  # parameters that the page gives its arms anew
         self._record: Record | None = None
 
@@ -99,8 +101,8 @@ class Study:
     def arms(self, **more: Any) -> pl.DataFrame:
         """The arms to be measured: arm, what it is, not run (why, or null).
 
-        ``arms`` of arms.py makes them, of the parameters that it names and of what is ``more``.  In
-        a replay they are the record's: programs that are named there are not looked for.
+        ``arms`` of arms.py makes them from the parameters that it names and from ``more``.  In a
+        replay they are the record's, and no program is looked for.
         """
         if self.replays:
             arms = read_record(find_record(self.name, RunOptions.given().replay)).info["arms"]
@@ -125,7 +127,7 @@ class Study:
         also: Mapping[str, Any] = {},
         **how: Any,
     ) -> Measurement:
-        """What ``measure`` would measure, given the same; raises StudyError as it does."""
+        """What ``measure`` would measure, given the same arguments; raises the same StudyError."""
         for name, value in self._values.items():
             if name not in self._computed and self._namespace.get(name, value) != value:
                 raise StudyError(f"{name} was changed: run the cells from pg.study on again.")
@@ -155,8 +157,8 @@ class Study:
 
         ``prepare(trial, arm)`` builds what an arm starts from; ``procedure(trial, arm)`` is what is
         measured, each ``yield`` the end of a turn.  ``settings`` hold for all servers; ``also`` is
-        noted beside the parameters; ``how`` are the rest of ``Measurement``, and what is raised is
-        that of ``measuring.measure``.
+        noted beside the parameters; ``how`` has the rest of ``Measurement``.  Raises what
+        ``measuring.measure`` raises.
         """
         what = self.measurement(prepare, procedure, settings=settings, also=also, **how)
         self._record = measure(what)
@@ -201,23 +203,32 @@ class Study:
         """
         return _effects(self.record, samples, baseline, by)
 
-    def judge(
+    def claims(
         self,
-        *effects: pl.DataFrame,
+        *,
         places: Mapping[str, object] = {},
         published: Mapping[str, float | None] = {},
         not_tested: str | None = None,
+    ) -> pl.DataFrame:
+        """The claims as this run will judge them: see ``analysis.tables.claim_table``.
+
+        The arguments are those of ``analysis.claims.claims``; ``judge`` takes these claims.
+        """
+        self._claims = claims(self.name, places=places, published=published, not_tested=not_tested)
+        return claim_table(self._claims)
+
+    def judge(
+        self,
+        *effects: pl.DataFrame,
         not_run: Mapping[str, str] = {},
         conditions: Mapping[str, str | None] | Callable[[Claim], str | None] | None = None,
     ) -> pl.DataFrame:
         """The verdict on each claim by the row that fits: see ``analysis.tables.verdict_table``.
 
-        ``places``, ``published`` and ``not_tested`` are those of ``claims``; ``not_run`` and
-        ``conditions``, which may be a function of the claim, those of ``analysis.agreement.judge``,
-        whose table is ``verdicts`` from then on.
+        ``not_run`` and ``conditions``, which may be a function of the claim, are those of
+        ``analysis.agreement.judge``, whose table is ``verdicts`` from then on.
         """
-        how: Any = {"places": places, "published": published, "not_tested": not_tested}
-        asked = claims(self.name, **how)
+        asked = claims(self.name) if self._claims is None else self._claims
         unmet = {c.id: conditions(c) for c in asked} if callable(conditions) else conditions or {}
         counted = claims_counted()
         self.verdicts = judge(

@@ -49,11 +49,11 @@ _LIMITS = re.compile(
 
 @dataclass(frozen=True)
 class Parameter:
-    """One declared parameter: its annotation, its default, and what the comment says of it.
+    """One declared parameter: its annotation, its default, and what its comment says.
 
-    Limits and ``choices`` are those of a value, or of every element of a list; ``unit`` is what its
-    numbers count.  ``names`` is ``server`` where its words are servers (a release, a directory of
-    programs, an address), ``directory`` where they are directories, and else empty.
+    Limits and ``choices`` are those of a value, or of every element of a list.  ``names`` is
+    ``server`` if its words are servers (a release, a directory of programs, an address),
+    ``directory`` if they are directories, else empty.
     """
 
     name: str
@@ -92,8 +92,8 @@ def declared(notebook: Path) -> tuple[Parameter, ...]:
     limits and their unit: ``rows: int = 50_000  # rows in the table [2_000..]``, ``[1..10]``,
     ``[16..1024 MB]``, ``[a|b]``.  Limits and choices of a list are those of its elements; it may be
     empty if its default is, or with ``[|a|b]``, ``[|]``.  Text that names servers or directories
-    ends with ``[server]``, ``[|server]`` or ``[directory]``, but for the parameter ``server``.
-    Raises StudyError when the cell holds another thing.
+    ends with ``[server]``, ``[|server]`` or ``[directory]``; the parameter ``server`` needs none.
+    Raises StudyError if the cell holds anything else.
     """
     try:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
@@ -173,10 +173,10 @@ def _limited(plain: Parameter) -> Parameter:
 def checked(
     study: str, parameters: Sequence[Parameter], given: Mapping[str, object]
 ) -> dict[str, Any]:
-    """The value of every parameter: the given ones, else their defaults, by name in order.
+    """The value of every parameter, given or default, by name in order.
 
-    Given values may be text, as the command line has them, or already of the declared type.
-    Raises StudyError for an unknown name, a value of another type, or one out of its limits.
+    Given values may be text, as on the command line, or of the declared type.  Raises StudyError
+    for an unknown name, a value of another type, or one out of its limits.
     """
     by_name = {parameter.name: parameter for parameter in parameters}
     for name in given:
@@ -192,13 +192,13 @@ def checked(
 
 
 def study_parameters(study: str, namespace: MutableMapping[str, Any]) -> dict[str, Any]:
-    """The study's parameters as they stand in ``namespace``, a notebook's ``globals()``, checked.
+    """The study's parameters in ``namespace``, a notebook's ``globals()``, checked.
 
-    Every notebook calls it below its cell of parameters, so that a value which came by
-    ``papermill -p`` or was typed into the cell meets the same checks; what has been checked takes
-    its place in ``namespace``, as papermill reads ``-p server 17`` as a number.  Raises StudyError.
+    Values by ``papermill -p`` or typed into the cell meet the same checks.  The checked values
+    replace those in ``namespace``, as papermill reads ``-p server 17`` as a number.  Raises
+    StudyError as ``checked`` does.
     """
-    parameters = _of(study)
+    parameters = declared(find_room(study).notebook)
     present = {p.name: namespace[p.name] for p in parameters if p.name in namespace}
     values = checked(study, parameters, present)
     namespace.update(values)
@@ -212,13 +212,10 @@ def study_parameters(study: str, namespace: MutableMapping[str, Any]) -> dict[st
 
 def parameter_table(study: str, values: Mapping[str, object]) -> pl.DataFrame:
     """The parameters of a run for readers: parameter, value, and what it means."""
-    rows = [(p.name, spelled(values[p.name]), p.help) for p in _of(study) if p.name in values]
+    known = declared(find_room(study).notebook)
+    rows = [(p.name, spelled(values[p.name]), p.help) for p in known if p.name in values]
     columns = dict.fromkeys(["parameter", "value", "what it is"], pl.String())
     return pl.DataFrame(rows, schema=columns, orient="row")
-
-
-def _of(study: str) -> tuple[Parameter, ...]:
-    return declared(find_room(study).notebook)
 
 
 def spelled(value: object) -> str:
@@ -276,8 +273,8 @@ def _within(parameter: Parameter, value: Any) -> Any:
         and (parameter.maximum is None or value <= parameter.maximum)
     )
     if not allowed:
-        told = spelled(value)
-        raise ValueError(f"{parameter.name} must be {parameter.limits}, and {told} is not")
+        limits = parameter.limits
+        raise ValueError(f"{parameter.name} must be {limits}, and {spelled(value)} is not")
     return value
 
 

@@ -33,7 +33,6 @@ from .checking import checked
 from .run_options import RunOptions
 
 if TYPE_CHECKING:
-    import ast
     from pathlib import Path
 
 Kind = Literal["study", "check", "counts", "workload", "summary"]
@@ -82,10 +81,15 @@ class Room:
         return sorted(self.directory.glob("*.py"))
 
     @property
+    def _cells(self) -> list[tuple[str, str]]:
+        """The type and the source of each cell of the notebook."""
+        cells = json.loads(self.notebook.read_text(encoding="utf-8"))["cells"]
+        return [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
+
+    @property
     def code(self) -> list[str]:
         """The code of the notebook's cells, and of the modules beside it."""
-        cells = json.loads(self.notebook.read_text(encoding="utf-8"))["cells"]
-        own = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
+        own = [source for kind, source in self._cells if kind == "code"]
         return own + [module.read_text(encoding="utf-8") for module in self.modules]
 
     @property
@@ -93,13 +97,14 @@ class Room:
         """For every global, the heading above the last cell that sets it."""
         found: dict[str, str] = {}
         heading = ""
-        for cell in json.loads(self.notebook.read_text(encoding="utf-8"))["cells"]:
-            source = "".join(cell["source"])
-            if cell["cell_type"] == "markdown":
+        for kind, source in self._cells:
+            if kind == "markdown":
                 heading = (re.findall(r"^#+ +(.+)", source, re.MULTILINE) or [heading])[-1]
-            elif cell["cell_type"] == "code":
+            elif kind == "code":
                 with suppress(SyntaxError):  # of a magic command
-                    found |= dict.fromkeys(names_set(source), heading)
+                    steps = dis.get_instructions(compile(source, "<cell>", "exec"))
+                    names = (step.argval for step in steps if step.opname == "STORE_NAME")
+                    found |= dict.fromkeys(names, heading)
         return found
 
     @property
@@ -111,7 +116,7 @@ class Room:
         return digest.hexdigest()[:16]
 
     def read(self, file: str) -> dict[str, Any]:
-        """A TOML file of the room; nothing where there is none."""
+        """The contents of a TOML file of the room; empty if there is none."""
         try:
             return deepcopy(_toml((self.directory / file).read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -138,9 +143,9 @@ _toml = lru_cache(maxsize=256)(tomllib.loads)
 
 
 def rooms(*kinds: Kind) -> dict[str, Room]:
-    """The rooms of these kinds (of all) by study, in the order of the book; then others by name.
+    """The rooms of these kinds (or all) by study, in the book's order, then others by name.
 
-    A room in the user's own directory goes before one of the same name in the checkout.
+    A room in the user's own directory replaces one of the same name in the checkout.
     """
     found: dict[str, Room] = {}
     for directory in paths.NOTEBOOKS:
@@ -153,7 +158,7 @@ def rooms(*kinds: Kind) -> dict[str, Room]:
 
 
 def find_room(study: str) -> Room:
-    """The room of a study, also of the template.  Raises StudyError when there is none."""
+    """The room of a study or of the template.  Raises StudyError if there is none."""
     known = rooms()
     if study in known:
         return known[study]
@@ -188,7 +193,7 @@ def in_contents(toc: dict[str, Any]) -> list[str]:
 def tell_whose(room: Room) -> None:
     """Warn once, before it runs, that a study of ``PGSTUDIES_NOTEBOOKS`` is code.
 
-    Nothing is said in a kernel: who opened a notebook sees it, and a run has said it.
+    Not in a kernel: whoever opened the notebook sees it, and a run has warned already.
     """
     is_own = paths.OWN is not None and room.directory.parent == paths.OWN
     if is_own and not (os.environ.get(JUPYTER_SESSION) or RunOptions.given().replies):
@@ -199,28 +204,23 @@ def tell_whose(room: Room) -> None:
 
 
 def study_module(study: str, module: str) -> ModuleType:
-    """A Python module in the room of ``study``, by its name.  Raises StudyError when there is none.
+    """A Python module in the room of ``study``, by its name.  Raises StudyError if there is none.
 
-    It is read anew each time, and may import others of its room, ``from . import reading``.  A run
-    that was interrupted starts over after a change of any.
+    It is read anew each time, and may import other modules of its room, ``from . import reading``.
     """
-    tell_whose(find_room(study))
-    directory = find_room(study).directory
-    package = f"notebooks.{study}"
-    spec = importlib.util.spec_from_file_location(f"{package}.{module}", directory / f"{module}.py")
-    if spec is None or spec.loader is None or not (directory / f"{module}.py").is_file():
-        raise StudyError(f"There is no module {directory / module}.py.")
-    room = ModuleType(package)
-    room.__path__ = [str(directory)]
+    room = find_room(study)
+    tell_whose(room)
+    file = room.directory / f"{module}.py"
+    if not file.is_file():
+        raise StudyError(f"There is no module {file}.")
+    package = ModuleType(f"notebooks.{study}")
+    package.__path__ = [str(room.directory)]
     sys.modules.setdefault("notebooks", ModuleType("notebooks"))  # else only found from ROOT
-    sys.modules[package] = room
+    sys.modules[package.__name__] = package
+    spec = importlib.util.spec_from_file_location(f"{package.__name__}.{module}", file)
+    assert spec is not None
+    assert spec.loader is not None
     loaded = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = loaded
     spec.loader.exec_module(loaded)
     return loaded
-
-
-def names_set(code: str | ast.Module) -> set[str]:
-    """The globals that a cell sets, defines or imports; raises SyntaxError."""
-    instructions = dis.get_instructions(compile(code, "<cell>", "exec"))
-    return {step.argval for step in instructions if step.opname == "STORE_NAME"}

@@ -63,15 +63,14 @@ class RunOptions:
         )
 
     def server_for(self, named: str | None) -> str:
-        """The server to use, given the one that a parameter or an option names, or none."""
+        """``named`` by a parameter or an option, else the server of these options or embedded."""
         from pgservers.addresses import EMBEDDED  # noqa: PLC0415  (imports psycopg)
 
         return named or self.server or EMBEDDED
 
     def environment(self) -> dict[str, str]:
-        """The variables by which another process is given these options."""
-        names = ("profile", "replies")
-        more = {name: getattr(self, name) for name in names}
+        """The environment variables that hand these options, but for ``states``, to a process."""
+        more = {"profile": self.profile, "replies": self.replies}
         return {
             "PGSTUDIES_SERVER": self.server,
             "PGSTUDIES_REPLAY": self.replay,
@@ -80,19 +79,19 @@ class RunOptions:
         }
 
     def reply(self) -> Replies | None:
-        """Where to answer; None if nobody waits for an answer."""
+        """Where to leave replies; None if nobody waits for them."""
         return Replies(Path(self.replies)) if self.replies else None
 
 
 @dataclass(frozen=True)
 class Replies:
-    """A directory in which a notebook leaves its record's name and its verdicts for its caller."""
+    """A directory in which a notebook leaves its record's path and its verdicts for its caller."""
 
     directory: Path
 
     @property
     def record(self) -> Path | None:
-        """The record that the notebook rests on; None before it has measured or read one."""
+        """The notebook's record; None before it has measured or read one."""
         file = self.directory / "record"
         return Path(file.read_text(encoding="utf-8")) if file.exists() else None
 
@@ -105,9 +104,9 @@ class Replies:
         return pl.read_parquet(file) if file.exists() else None
 
     def tell_record(self, path: Path) -> None:
-        """Say which record the notebook rests on."""
+        """Leave the path of the notebook's record."""
         (self.directory / "record").write_text(str(path), encoding="utf-8")
 
     def tell_verdicts(self, verdicts: pl.DataFrame) -> None:
-        """Hand over the verdicts on the study's claims."""
+        """Leave the verdicts on the study's claims."""
         verdicts.write_parquet(self.directory / "verdicts.parquet")

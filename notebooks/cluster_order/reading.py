@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import operator
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 import pgstudies as pg
+
+from .arms import PATCHED, RESERVE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +27,7 @@ STOPPED = ", after 2 iterations"
 """How the name of an arm ends that stopped while its table was still nearly in order."""
 
 TIMED = pl.col("metric") == "duration_s"
+TIMES = pl.col("metric").is_in(["duration_s", "cpu_s"])
 TOUCHED = pl.col("metric") == "pages_touched"
 
 
@@ -69,7 +73,36 @@ def pages_per_range(samples: pl.DataFrame) -> pl.DataFrame:
             low=pl.col("value").min(),
             high=pl.col("value").max(),
         )
+        .sort("iteration")
     )
+
+
+def expected_pages(study: pg.Study) -> pl.DataFrame:
+    """``pages`` of a range by ``iteration``, if every replaced row costs one."""
+    gone = 1 - 0.98 ** pl.col("iteration")
+    last = study.record.parameters["iterations"]
+    iterations = pl.DataFrame({"iteration": range(last + 1)})
+    fresh = fresh_pages(study.record.samples)
+    return iterations.with_columns(pages=fresh + 1001 * gone)
+
+
+def later(samples: pl.DataFrame) -> pl.DataFrame:
+    """The samples that count: those of iterations from the second on."""
+    others = pl.col("step").is_in(["cluster", "old disk"])
+    return samples.filter(pl.col("iteration") != 1, ~others)
+
+
+def side_by_side(samples: pl.DataFrame) -> pl.DataFrame:
+    """The later times of arms that went on."""
+    return later(samples).filter(TIMES, ~pl.col("arm").str.ends_with(STOPPED))
+
+
+def milliseconds(samples: pl.DataFrame) -> pl.DataFrame:
+    """The mean ``milliseconds`` of each step by ``block`` and ``arm``, the insert first."""
+    values = pg.block_values(samples.filter(pl.col("case") != "cold"))
+    return values.with_columns(
+        step=STEP_AND_CASE, milliseconds=1000 * pl.col("value")
+    ).sort(pl.col("step") != "insert", "step", "block")
 
 
 def relative_times(
@@ -159,7 +192,7 @@ def published_ratios(published: pl.DataFrame, *, patched: str) -> pl.DataFrame:
 
 
 def beside_the_post(effects: pl.DataFrame, in_post: pl.DataFrame) -> pl.DataFrame:
-    """The effects in the order of the page, with the post's ratios where it has any."""
+    """The effects on wall time, in the order of the page, with the post's ratios."""
     order = [
         "insert",
         "select_range",
@@ -170,7 +203,8 @@ def beside_the_post(effects: pl.DataFrame, in_post: pl.DataFrame) -> pl.DataFram
         "vacuum",
     ]
     return (
-        effects.join(
+        effects.filter(TIMED)
+        .join(
             in_post.with_columns(case=pl.lit("")),
             on=["step", "candidate", "case"],
             how="left",
@@ -201,7 +235,29 @@ def of_the_post(
     }
 
 
-def decays(selects: pl.DataFrame, arms: Sequence[str]) -> pl.DataFrame:
+def decays(study: pg.Study, effects: pl.DataFrame) -> list[pl.DataFrame]:
+    """How much slower range selects became, by arm, and how the arms' decays compare.
+
+    The second copy of an arm that stopped is not measured; that of one that went on is, and is
+    the gate.
+    """
+    any_range = {"step": "select_range", "case": "any range"}
+    selects = study.samples.filter(TIMES, **any_range)
+    repeat = str(study.record.repeat)
+    copies = effects.filter(candidate=repeat, **any_range)
+    found = []
+    for arm in ("heap", PATCHED):
+        pair = [arm, f"{arm}{STOPPED}"]
+        if set(pair) <= set(selects["arm"]):
+            both = selects.filter(pl.col("arm").is_in(pair))
+            found.append(pg.gated_by(study.effects(both, baseline=pair[1]), copies))
+    rounds = decay_rounds(selects, ["heap", repeat, PATCHED])
+    if {"heap", PATCHED} <= set(rounds["arm"]):
+        found.append(pg.paired_effects(rounds, baseline="heap"))
+    return found
+
+
+def decay_rounds(selects: pl.DataFrame, arms: Sequence[str]) -> pl.DataFrame:
     """How much slower each arm's range selects became, round by round, as rounds of *decay*.
 
     They are compared with an arm that stopped after 2 iterations; a second copy has that of the
@@ -284,6 +340,30 @@ def on_old_disk(
     )
 
 
+def cluster_runs(samples: pl.DataFrame) -> pl.DataFrame:
+    """What one run of CLUSTER takes, by arm and metric."""
+    return (
+        samples.filter(pl.col("step") == "cluster")
+        .group_by("arm", "metric", "unit")
+        .agg(pl.len().alias("runs"), *pg.spread("median"))
+        .sort("metric")
+    )
+
+
+def cold_selects(samples: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
+    """How cold the cold selects were: medians of what they read, by arm."""
+    state = pg.cache_state(samples.filter(pl.col("step") == "select_range"))
+    return (
+        state.group_by("case", "arm", "state")
+        .agg(
+            selects=pl.len(),
+            buffers_read=pl.col("buffers_read").median(),
+            read_bytes=pl.col("read_bytes").median(),
+        )
+        .sort("case", pl.col("arm").cast(pl.Enum(names)), "state")
+    )
+
+
 def farthest_off(touched: pl.DataFrame, expected: pl.DataFrame) -> float:
     """By which part the number of pages differs from the expected one, at most."""
     off = pl.col("pages") / pl.col("pages_expected") - 1
@@ -312,3 +392,42 @@ def pages_after_cluster(touched: pl.DataFrame, *, every: int) -> float | None:
         pl.col("iteration") % every == 0,
     )["pages"]
     return max(pages, default=None)
+
+
+def answers(
+    study: pg.Study,
+    touched: pl.DataFrame,
+    expected: pl.DataFrame,
+    counters: pl.DataFrame,
+) -> dict[str, bool | None]:
+    """Answers that rest on counts; None where a server does not count."""
+    record = study.record
+    used = record.parameters
+    plain = touched.filter(pl.col("arm") == "heap")
+    growth: Any = plain["pages"].diff().drop_nulls().min()
+    rows_apart, pages_apart = copies_apart(study.samples, str(record.repeat))
+    back = pages_after_cluster(touched, every=used["cluster_every"])
+    inserts = counters.filter(pl.col("step") == "insert", pl.col("arm") == "heap")
+    held = "shared_buffers" in record.reasons
+    reads = None if held else inserts["buffers_read"].max()
+    at_end = touched.filter(pl.col("iteration") == used["iterations"])
+    pages_of = dict(at_end.select("arm", "pages").iter_rows())
+    heap, patched, reserve = map(pages_of.get, ("heap", PATCHED, RESERVE))
+    known = pg.if_known
+    return {
+        "the range lies on more pages after every iteration": growth > 0,
+        "their number is as expected, within a tenth": farthest_off(plain, expected)
+        < 0.1,
+        "both copies of the baseline always hold as many rows": rows_apart == 0,
+        "and lie on as many pages, within a twentieth": pages_apart < 0.05,
+        "CLUSTER brings a range back to its first pages": known(
+            operator.le, back, fresh_pages(record.samples) + 2
+        ),
+        "an insert step reads more than half a page per row": known(
+            operator.gt, reads, used["rows"] / 100
+        ),
+        "the patch leaves a range on fewer pages than the heap": known(
+            operator.lt, patched, heap
+        ),
+        "with a reserve, on fewer still": known(operator.lt, reserve, patched),
+    }

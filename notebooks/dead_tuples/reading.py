@@ -7,12 +7,15 @@ arms, in their order; ``published`` has the post's numbers.
 from __future__ import annotations
 
 import math
+import operator
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 import pgstudies as pg
 from pgservers.order import major_number, version_key
+
+from .arms import COMMITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -109,6 +112,11 @@ def loaded(of_structures: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     )
 
 
+def of_structures(samples: pl.DataFrame) -> pl.DataFrame:
+    """The samples of structures that are loaded and looked up in."""
+    return samples.filter(pl.col("step").is_in(["load", "lookup", "first lookup"]))
+
+
 def each_lookup(of_structures: pl.DataFrame) -> pl.DataFrame:
     """The samples of the lookups' CPU time."""
     return of_structures.filter(pl.col("step") == "lookup", pl.col("metric") == "cpu_s")
@@ -148,6 +156,8 @@ def beside_post(
     The column step has the pattern.
     """
     columns = {"structure": "arm", "step": "pattern"}
+    if ours.is_empty():
+        theirs = theirs.clear()
     points = [
         ours.select(quantity, "low", "high", **columns, arm=pl.lit(HERE)),
         theirs.select(
@@ -186,12 +196,11 @@ def table_beside_post(
     )
 
 
-def effects(
-    study: pg.Study, of_structures: pl.DataFrame, published: pl.DataFrame
-) -> pl.DataFrame:
-    """Effects against the array by BY, with published_ratio; no columns where there is no array."""
+def effects(study: pg.Study, of_structures: pl.DataFrame) -> pl.DataFrame:
+    """Effects against the array by BY, with published_ratio; no rows where there is no array."""
     if "array" not in of_structures["arm"]:
-        return pl.DataFrame()
+        nothing = study.effects(baseline=study.samples["arm"][0]).clear()
+        return nothing.with_columns(published_ratio=pl.lit(None, pl.Float64()))
     costs = of_structures.filter(
         pl.col("step").is_in(["load", "lookup"]),
         pl.col("metric").is_in(["cpu_s", "duration_s", "size"]),
@@ -199,13 +208,20 @@ def effects(
     return (
         study.effects(costs, baseline="array", by=BY)
         .join(
-            published_ratios(published),
+            published_ratios(published(study)),
             on=[*BY, "candidate"],
             how="left",
             maintain_order="left",
         )
         .sort(PATTERN.cast(pl.Enum(PATTERNS)), "case", maintain_order=True)
     )
+
+
+def drift(each_lookup: pl.DataFrame) -> pl.DataFrame | None:
+    """Whether the machine drifted, or the order of arms mattered; None where there is no array."""
+    if "array" not in each_lookup["arm"]:
+        return None
+    return pg.diagnose(pg.round_values(each_lookup), baseline="array")
 
 
 def published_ratios(published: pl.DataFrame) -> pl.DataFrame:
@@ -267,11 +283,14 @@ def one_pass(each_vacuum: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
 
 
 def passes(each_vacuum: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
-    """Medians of MEASURED over the blocks by arm, rows_dead and memory_kb, and what."""
+    """Medians of MEASURED over the blocks by arm, rows_dead and memory_kb, what and memory."""
     return (
         each_vacuum.group_by("arm", "rows_dead", "memory_kb")
         .agg(pl.col(MEASURED).median())
-        .with_columns(what=pl.format("1 row in {}", "rows_dead"))
+        .with_columns(
+            what=pl.format("1 row in {}", "rows_dead"),
+            memory=pl.format("{} kB", "memory_kb"),
+        )
         .sort("rows_dead", pl.col("arm").cast(pl.Enum(names)), "memory_kb")
     )
 
@@ -332,6 +351,34 @@ def released(
     return study.effects(sizes, baseline=arms[0], by=BY)
 
 
+def judged_vacuum(
+    study: pg.Study, each_vacuum: pl.DataFrame
+) -> tuple[list[pl.DataFrame], str | None]:
+    """The effects on VACUUM's memory that judge the last claim, and why none of them can.
+
+    The commit judges where it was measured, or else the run's own server against a release before
+    17, which stands beside the commit as well.
+    """
+    used, version = study.record.parameters, study.record.info["server"]["version"]
+    densest, largest = min(used["dead"]), max(used["memory_kb"])
+    at_most = each_vacuum.filter(rows_dead=densest, memory_kb=largest)
+    sizes = of_vacuum(study.samples)
+
+    def of(arms: list[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
+        both = at_most.filter(pl.col("arm").is_in(arms))
+        return both, released(study, sizes, both, arms, largest)
+
+    own = [newest_before_17(used["releases"]), "VACUUM"]
+    (of_own, by_own), (of_commit, by_commit) = of(own), of([*COMMITS])
+    if by_commit.is_empty():
+        return [by_own], reason_no_vacuum(of_own, own[0], version)
+    # An older server has the array itself, and stands for nothing beside the commit.
+    beside = [by_own] if version >= 170000 else []
+    return [by_commit, *beside], reason_no_vacuum(
+        of_commit, next(iter(COMMITS)), 170000
+    )
+
+
 def no_narrower(effects: pl.DataFrame) -> pl.DataFrame:
     """The same, with intervals of times that hold what a rebuild of the extension moves."""
     if effects.is_empty():
@@ -343,15 +390,6 @@ def no_narrower(effects: pl.DataFrame) -> pl.DataFrame:
     return effects.with_columns(
         low=pl.when(known).then(low).otherwise("low"),
         high=pl.when(known).then(high).otherwise("high"),
-    )
-
-
-def together(*effects: pl.DataFrame) -> pl.DataFrame:
-    """All effects in one frame, which has the columns that ``judge`` asks for in any case."""
-    columns = ["baseline", "candidate", *BY]
-    nothing = pl.DataFrame(schema=dict.fromkeys(columns, pl.String()))
-    return pl.concat(
-        [nothing, *(frame for frame in effects if frame.height)], how="diagonal_relaxed"
     )
 
 
@@ -399,3 +437,36 @@ def small_enough(own: Mapping[str, Any] | None, dead: int) -> bool | None:
 
 def _in_order(pattern: str, arm: str, names: Sequence[str]) -> list[pl.Expr]:
     return [pl.col(pattern).cast(pl.Enum(PATTERNS)), pl.col(arm).cast(pl.Enum(names))]
+
+
+def answers(
+    study: pg.Study, loaded: pl.DataFrame, theirs: pl.DataFrame, passes: pl.DataFrame
+) -> dict[str, bool | None]:
+    """Answers that rest on counts and sizes; None where there are none."""
+    used, version = study.record.parameters, study.record.info["server"]["version"]
+    size_of, densest = sizes(loaded), min(used["dead"])
+    array, tree, radix = (
+        size_of.get(("dense", arm)) for arm in ("array", "radix_tree", "radix")
+    )
+    own: Any = own_vacuum(passes, densest, max(used["memory_kb"]), version)
+    known = pg.if_known
+    return {
+        "every structure finds as many dead TIDs as arithmetic": all_found(
+            of_structures(study.samples)
+        ),
+        "dense, the server's radix tree takes less than a tenth of the array": known(
+            lambda tree, array: tree < array / 10, tree, array
+        ),
+        "and our radix tree no more, for a dead TID, than the post's": known(
+            operator.le, radix, sizes(theirs)["dense", "radix"]
+        ),
+        "sparse, the array is the smallest": known(
+            lambda name: name.startswith("array"), smallest(size_of, "sparse")
+        ),
+        "with the most memory VACUUM goes through the index once": known(
+            lambda cell: cell["index_scans"] == 1, own
+        ),
+        "and uses less than half of six bytes for every dead row": small_enough(
+            own, used["rows"] // densest
+        ),
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -9,13 +10,24 @@ import polars as pl
 import pgstudies as pg
 
 from .arms import COMMITS
+from .tables import COLLATIONS, LOCALE
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
+    from pgstudies.analysis.agreement import Claim
     from pgstudies.records.reading import Record
 
     Answers = dict[str, bool | None]
+
+BY = ["release", "case", "step", "metric"]
+QUANTITIES = ["duration_s", "cpu_s", "buffers_read"]
+WALL = pl.col("metric") == "duration_s"
+OF_COMMIT = pl.col("arm").is_in(list(COMMITS))
+CASE_AND_STEP = pl.format("{}, {}", "case", "step")
+STEPS = ["cold", "slow disk", "warm"]
+OTHER = f"wide, {LOCALE}"
+"""The case of wide keys in another locale than C."""
 
 LARGE = 100_000
 """Rows; the index of a smaller table is mostly its first pages."""
@@ -34,6 +46,57 @@ def published_chart(published: pl.DataFrame) -> object:
         y_title="transactions per second, one run",
         step="cache",
         description="The post's throughput by kind of key, for two hash indexes and a btree.",
+    )
+
+
+@dataclass(frozen=True)
+class Run:
+    """What was measured, and in which order it is shown.
+
+    Attributes:
+        everything: All samples, those of loading too, with the columns of ``of_arms``.
+        samples: The same without loading.
+        own: The version of the run's own server.
+        case: Sorts by the kind of key.
+        step: Sorts by the step.
+        arm: Sorts by the arm.
+
+    """
+
+    everything: pl.DataFrame
+    samples: pl.DataFrame
+    own: str
+    case: pl.Expr
+    step: pl.Expr
+    arm: pl.Expr
+
+    @property
+    def is_own(self) -> pl.Expr:
+        """Whether a row is of the run's own server."""
+        return pl.col("release") == self.own
+
+    @property
+    def own_samples(self) -> pl.DataFrame:
+        """The samples of the run's own server."""
+        return self.samples.filter(self.is_own)
+
+
+def run_of(study: pg.Study) -> Run:
+    """What a record measured."""
+    record = study.record
+    everything = record.samples.drop("copy_of").join(
+        of_arms(record), on="arm", maintain_order="left"
+    )
+    samples = everything.filter(pl.col("block") > 0)
+    cases = cases_of(samples, record.parameters["widths"], COLLATIONS)
+    steps = [step for step in STEPS if step in samples["step"]]
+    return Run(
+        everything=everything,
+        samples=samples,
+        own=pg.version_number(record.info["server"]["version_text"]),
+        case=pl.col("case").cast(pl.Enum(cases)),
+        step=pl.col("step").cast(pl.Enum(steps)),
+        arm=pl.col("arm").cast(pl.Enum(record.arms["name"])),
     )
 
 
@@ -84,6 +147,20 @@ def pages_read(samples: pl.DataFrame) -> pl.DataFrame:
         samples.filter(pl.col("metric") == "buffers_read", pl.col("step") == "cold")
         .group_by("case", "release", "index", "arm")
         .agg(reads=value.mean(), low=value.min(), high=value.max())
+    )
+
+
+def cold_states(samples: pl.DataFrame) -> pl.DataFrame:
+    """What the device read, and how cold that was: medians by step, case, arm and state."""
+    is_cold = pl.col("step").is_in(["cold", "slow disk"])
+    return (
+        pg.cache_state(samples.filter(is_cold))
+        .group_by("step", "case", "arm", "state")
+        .agg(
+            runs=pl.len(),
+            pages=pl.col("buffers_read").median().round(3),
+            device_pages=(pl.col("read_bytes") / 8192).median().round(3),
+        )
     )
 
 
@@ -179,6 +256,47 @@ def is_shown(samples: pl.DataFrame) -> pl.Expr:
     return pl.col("metric") == pl.col("step").replace_strict(shown_by)
 
 
+def rounds_of(run: Run) -> pl.DataFrame:
+    """What a query takes, round by round; each arm by its index."""
+    asked = run.samples.filter(
+        pl.col("step").is_in(STEPS), pl.col("metric").is_in(QUANTITIES)
+    )
+    return pg.round_values(asked.with_columns(arm="index"), by=BY)
+
+
+def effect_table(effects: pl.DataFrame) -> pl.DataFrame:
+    """The effects on time, with the throughput of both indexes."""
+    medians = {"btree": "baseline_median", "hash": "candidate_median"}
+    tps = [
+        (1 / pl.col(median)).round(0).alias(f"{index}, tps")
+        for index, median in medians.items()
+    ]
+    return pg.effect_table(effects.filter(WALL), "release", "case", "step", *tps)
+
+
+def by_block(run: Run, cases: Sequence[str]) -> pl.DataFrame:
+    """The mean µs of a transaction in every block, by ``what``, which is its case and step."""
+    is_asked = pl.col("step").is_in(STEPS) & pl.col("case").is_in(cases)
+    timed = run.own_samples.filter(is_asked, WALL).with_columns(arm="index")
+    return (
+        pg.block_values(timed, by=BY[1:])
+        .with_columns(us=1e6 * pl.col("value"), what=CASE_AND_STEP)
+        .sort(pl.col("step") != "warm", "what", "block")
+    )
+
+
+def by_server(effects: pl.DataFrame, run: Run) -> pl.DataFrame:
+    """The effects with the name of their server, the run's own first."""
+    this = pl.format("{} (this server)", "release")
+    server = pl.when(run.is_own).then(this).otherwise("release")
+    return effects.with_columns(server=server).sort(~run.is_own, maintain_order=True)
+
+
+def beside_the_post(effects: pl.DataFrame, published: pl.DataFrame) -> pl.DataFrame:
+    """The effects with the post's ratio of cost, as ``published_ratio``."""
+    return effects.join(patch_ratios(published), on=["case", "step"], how="left")
+
+
 def patch_ratios(published: pl.DataFrame) -> pl.DataFrame:
     """The post's cost with the patch to that without: case, step, published_ratio."""
     ratios = _throughputs(published).select(
@@ -236,6 +354,21 @@ def compared(
     return [effects.filter(pl.col("candidate").is_in(found))]
 
 
+def of_pairs(
+    rounds: pl.DataFrame, effects: pl.DataFrame, pairs: Iterable[tuple[str, str]]
+) -> pl.DataFrame:
+    """The effects of the second of each pair against the first, where measured.
+
+    ``effects`` has the columns that there are in any case.
+    """
+    found = [
+        each
+        for baseline, candidate in pairs
+        for each in compared(rounds, baseline, [candidate], by=BY)
+    ]
+    return pl.concat([effects.clear(), *found], how="diagonal_relaxed")
+
+
 def _is_pair(values: pl.DataFrame) -> pl.Expr:
     """Whether a value is of an arm that has a second copy, or of that copy; an expression."""
     is_copy = pl.col("copy_of").is_not_null()
@@ -256,6 +389,14 @@ def gains(rounds: pl.DataFrame, cases: Sequence[str]) -> pl.DataFrame:
         ["code", "value_stored"],
         cases,
     )
+
+
+def gain_by_locale(rounds: pl.DataFrame) -> list[pl.DataFrame]:
+    """How much more codes gain in another locale; none where it was not measured."""
+    found = gains(rounds, ["wide", OTHER])
+    if OTHER not in found["case"]:
+        return []
+    return [gain_of_locale(rounds, found, OTHER)]
 
 
 def gain_of_locale(
@@ -299,6 +440,49 @@ def _quotients(
         )
         .with_columns(value=pl.col(above) / pl.col(below), unit=pl.lit("ratio"))
         .drop_nulls("value")
+    )
+
+
+def sizes(run: Run) -> pl.DataFrame:
+    """The median ``size_bytes`` of every index, by case and arm."""
+    is_size = (pl.col("metric") == "index_bytes") & (pl.col("step") == "build")
+    return (
+        run.everything.filter(is_size, run.is_own | OF_COMMIT)
+        .group_by("case", "arm")
+        .agg(size_bytes=pl.col("value").median())
+    )
+
+
+def seconds(samples: pl.DataFrame) -> pl.DataFrame:
+    """Of each build, as ``text``: the median, and the fastest and slowest."""
+    spread = [pl.col(name).round(2) for name in ("s", "low", "high")]
+    return (
+        samples.filter(pl.col("step").is_in(["build", "build, wide"]), WALL)
+        .group_by("step", "case", "arm")
+        .agg(pg.spread("s"))
+        .with_columns(text=pl.format("{} ({}–{})", *spread))
+    )
+
+
+def cliff(samples: pl.DataFrame, seconds: pl.DataFrame) -> pl.DataFrame:
+    """Builds of the wide column's index in other ways."""
+    ways = samples.filter(pl.col("step") == "build, wide")
+    of_wide = seconds.filter(pl.col("step") == "build, wide")
+    return of_wide.join(told(ways), on=["arm", "case"]).select(
+        "arm",
+        "case",
+        pl.col("text").alias("seconds"),
+        pl.col("presorted").cast(pl.Int8),
+        (pl.col("index_bytes") / 2**20).round(1).alias("index, MB"),
+        pl.col("buffers_read").cast(pl.Int64).alias("pages read"),
+    )
+
+
+def building_in_words(building: Iterable[pl.DataFrame]) -> str:
+    """The effects on the time of building in sentences."""
+    timed = (each.filter(WALL, pl.col("ratio").is_not_null()) for each in building)
+    return "\n".join(
+        pg.sentences(each, "{candidate} against {baseline}") for each in timed
     )
 
 
@@ -393,6 +577,37 @@ def reason_not_cold(transactions: int, rows: int) -> str | None:
         f"not at this size: {transactions} transactions on {rows:,} rows come back to "
         f"pages that they have read"
     )
+
+
+def conditions(
+    used: Mapping[str, Any], turns: pl.DataFrame
+) -> Callable[[Claim], str | None]:
+    """Why the run does not meet what a claim requires, or None, by the claim.
+
+    ``used`` are its parameters, ``turns`` is ``warm_turns``.
+    """
+
+    def unmet(claim: Claim) -> str | None:
+        step = claim.comparison.get("step")
+        if step in {"cold", "slow disk"}:
+            return reason_not_cold(used["transactions"], used["rows"])
+        return reason_not_warm(turns, claim.comparison) if step == "warm" else None
+
+    return unmet
+
+
+def answers(
+    study: pg.Study, run: Run, reads: pl.DataFrame, sizes: pl.DataFrame
+) -> Answers:
+    """Answers that rest on counts; None where there is nothing to count."""
+    record, rows = study.record, study.record.parameters["rows"]
+    ways = run.samples.filter(pl.col("step") == "build, wide")
+    return {
+        **answers_of_data(run.everything, rows),
+        **answers_of_sizes(sizes, rows),
+        **answers_of_reads(reads.filter(run.is_own), str(record.repeat)),
+        **answers_of_builds(ways, rows, record.info["server"]["unmet_settings"]),
+    }
 
 
 def answers_of_data(everything: pl.DataFrame, rows: int) -> Answers:

@@ -12,7 +12,7 @@ import polars as pl
 
 import pgstudies as pg
 from pgstudies.analysis.diagnostics import ALPHA, CARRY_OVER, checks
-from pgstudies.records.reading import AMONG_OTHERS, UNDISTURBED
+from pgstudies.records.samples import AMONG_OTHERS, UNDISTURBED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

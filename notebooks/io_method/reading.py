@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -19,11 +20,28 @@ if TYPE_CHECKING:
 TIMED = ["scan", "bitmap scan", "vacuum", "lookup"]
 """The steps that arms are compared by."""
 
+SAME = ["case", "iteration", "step", "metric"]
+"""The columns by which comparisons are separate: iteration is the number of connections."""
+
 IN_MEMORY = 0.01
 """The share of cached tables that a scan may read from the disk."""
 
 CHOICES = ["worker", "either", "sync", "not decided"]
 """Which io_method an effect of workers, relative to sync, speaks for."""
+
+
+def values(samples: pl.DataFrame) -> pl.DataFrame:
+    """The mean seconds of each block and arm, by SAME: see ``pg.block_values``."""
+    is_time = pl.col("metric") == "duration_s"
+    return pg.block_values(
+        samples.filter(pl.col("step").is_in(TIMED), is_time), by=SAME
+    )
+
+
+def crowd(connections: Sequence[int], cores: int) -> int:
+    """The fewest connections that are two to a core, or else the most."""
+    enough = (number for number in connections if number >= 2 * cores)
+    return min(enough, default=max(connections))
 
 
 def network(latency_ms: float) -> str:
@@ -101,6 +119,18 @@ def unlike_the_mail(
             f"the tables were not in memory: {share:.0%} of them was read from the disk"
         )
     return None
+
+
+def conditions(record: Record, crowd: int, cores: int) -> dict[str, str | None]:
+    """Why this run is not what a claim is about, by the claim's id."""
+    few = unlike_the_mail(record.measured, record.parameters, crowd, cores)
+    of_mail = ["in memory", "more workers", "io_uring", "too many"]
+    unmet: dict[str, str | None] = dict.fromkeys(of_mail, few)
+    if cores < 2:
+        unmet |= dict.fromkeys(
+            ["lookups", "lookups, too many"], "one core: the post had two"
+        )
+    return unmet
 
 
 def by_cores(record: Record, judged: pl.DataFrame) -> pl.DataFrame:
@@ -273,3 +303,21 @@ def tenth(number: float | None) -> float | None:
 def alike(one: float, other: float) -> bool:
     """Whether two numbers are within a tenth of each other."""
     return abs(one - other) <= 0.1 * other
+
+
+def answers(record: Record) -> dict[str, bool | None]:
+    """Answers that rest on counts; None where they were not taken."""
+    few = record.parameters["few_buffers_mb"]
+    sleeps, reads = (counted(record.measured, n, few) for n in ("sleeps", "reads"))
+    known = pg.if_known
+    return {
+        "a session that reads for itself sleeps less than once in ten reads": known(
+            operator.lt, sleeps.get("sync"), tenth(reads.get("sync"))
+        ),
+        "one whose workers read sleeps more often": known(
+            operator.gt, sleeps.get("worker"), sleeps.get("sync")
+        ),
+        "both ask for as many reads, within a tenth": known(
+            alike, reads.get("worker"), reads.get("sync")
+        ),
+    }

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -16,8 +17,9 @@ from pgservers.errors import StudyError
 from .arms import COMMITS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from pgstudies.analysis.agreement import Claim
     from pgstudies.records.reading import Record
 
 FACES = [
@@ -26,6 +28,8 @@ FACES = [
     "start, cache files removed",
 ]
 """The three steps that the post measured."""
+
+IS_FACE = pl.col("what").is_in(FACES)
 
 TESTS = dict(zip(("create", "drop", "startup"), FACES, strict=True))
 """The same steps by the names of the post's tests."""
@@ -108,6 +112,111 @@ def published_chart(study: pg.Study) -> object:
 def post_formula(ratio: pl.Expr) -> pl.Expr:
     """The post's percentage, the difference over the mean of both, by their ratio."""
     return (200 * (ratio - 1).abs() / (ratio + 1)).round(1)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What was measured: releases as they are called, and numbers of open transactions.
+
+    Attributes:
+        everything: All samples, with the columns of ``lines_of``.
+        samples: Those of releases.
+        lines: What each arm of a release is, see ``lines_of``.
+        commits: The same of the commit and its parent.
+        ratios: The post's cells, see ``post_ratios``.
+        metric: The metric that judges: CPU time where it can be seen.
+        drawn: The lines of releases, in their order, each with the one that it is a copy of.
+        numbers: The numbers of open transactions, 0 first.
+        few: The fewest of them that the post has too, or None.
+        most: The most of them, or None.
+        missing: Why no claim can be judged, or None.
+        by_sessions: What ends the names of the releases' lines that judge.
+        commit_by_sessions: The same of the commit's lines.
+
+    """
+
+    everything: pl.DataFrame
+    samples: pl.DataFrame
+    lines: pl.DataFrame
+    commits: pl.DataFrame
+    ratios: pl.DataFrame
+    metric: str
+    drawn: Mapping[str, str | None]
+    numbers: Sequence[int]
+    few: int | None
+    most: int | None
+    missing: str | None
+    by_sessions: str
+    commit_by_sessions: str
+
+    @property
+    def names(self) -> list[str]:
+        """The lines of releases."""
+        return list(self.drawn)
+
+    @property
+    def distinct(self) -> list[str]:
+        """The lines of releases without second copies."""
+        return [name for name, copy_of in self.drawn.items() if not copy_of]
+
+    @property
+    def first(self) -> str:
+        """The line that others are compared with."""
+        return str(self.lines.filter(pl.col("open") > 0)["release"][0])
+
+    @property
+    def newest(self) -> str:
+        """The last release."""
+        return self.distinct[-1].removesuffix(SESSIONS)
+
+    @property
+    def snapshot_now(self) -> str:
+        """The version of 9.3."""
+        return release_of(self.names, "9.3")
+
+    @property
+    def mvcc(self) -> str:
+        """The version of 9.6."""
+        return release_of(self.names, "9.6")
+
+    @property
+    def fewest(self) -> int:
+        """The fewest transactions open, but for none."""
+        return self.numbers[:2][-1]
+
+    @property
+    def top(self) -> int:
+        """The most."""
+        return self.numbers[-1]
+
+
+def run_of(study: pg.Study) -> Run:
+    """What a record measured; raises StudyError as ``lines_of`` does."""
+    every = lines_of(study.record)
+    lines, commits = every.filter(~OF_COMMIT), every.filter(OF_COMMIT)
+    everything = study.samples.drop("copy_of").join(
+        every, on="arm", maintain_order="left"
+    )
+    samples, ratios = everything.filter(~OF_COMMIT), post_ratios(study)
+    drawn = dict(lines.select("release", "copy_of").iter_rows())
+    numbers = sorted(lines["open"].unique())
+    ends = few, most = ends_in_post(ratios, numbers)
+    released = [release_of(drawn, number) for number in ("9.3", "9.6")]
+    return Run(
+        everything=everything,
+        samples=samples,
+        lines=lines,
+        commits=commits,
+        ratios=ratios,
+        metric=metric_of(samples),
+        drawn=drawn,
+        numbers=numbers,
+        few=few,
+        most=most,
+        missing=reason_missing(every["asked"], most),
+        by_sessions=by_sessions(lines, released, ends),
+        commit_by_sessions=by_sessions(commits, [BEFORE, AFTER], ends),
+    )
 
 
 def lines_of(record: Record) -> pl.DataFrame:
@@ -270,7 +379,7 @@ def growth_lines(
 def timeline(at_top: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     """Growth of the post's three steps in the order of releases; ``measure`` names the metric."""
     return (
-        at_top.filter(pl.col("what").is_in(FACES))
+        at_top.filter(IS_FACE, pl.col("ratio").is_not_null())
         .select(
             "what",
             "low",
@@ -307,6 +416,68 @@ def grown_since(number: int, rounds: pl.DataFrame) -> pl.DataFrame:
         .join(own.select(*same, own="value"), on=same)
         .with_columns(value=pl.col("value") / pl.col("own"), since=pl.lit(number))
     )
+
+
+def growth_effects(relative: pl.DataFrame, first: str) -> pl.DataFrame:
+    """Growth against that of ``first``, and once more where sessions held in both."""
+    by = ["what", "metric", "since", "open"]
+    found = pg.paired_effects(relative, baseline=first, key="release", by=by)
+    of_sessions, home = relative.filter(BY_SESSIONS), first + SESSIONS
+    if home not in of_sessions["release"]:
+        return found
+    more = pg.paired_effects(of_sessions, baseline=home, key="release", by=by)
+    return pl.concat([found, more])
+
+
+def offset(rounds: pl.DataFrame, run: Run) -> pl.DataFrame:
+    """The cost without open transactions, against the baseline's."""
+    without = rounds.filter(IS_FACE, open=0, metric=run.metric)
+    effects = pg.paired_effects(
+        without, baseline=run.lines["home"][0], key="home", by=["what", "metric"]
+    )
+    return pg.effect_table(effects, "what", "candidate")
+
+
+def drift(costs: pl.DataFrame, run: Run) -> pl.DataFrame:
+    """Whether the machine drifted, or the order of releases mattered."""
+    by = ["what", "metric"]
+    rounds = pg.round_values(costs.filter(open=run.top), by=by)
+    after = after_releases(rounds, run.lines, run.top)
+    return pg.diagnose(after, baseline=run.first, by=by)
+
+
+def effects_of_commit(run: Run, at_once: int) -> list[pl.DataFrame]:
+    """The effects of the commit; none without its servers.
+
+    It is compared with its parent at each number open, which is *since* 0 in place of the growth
+    that releases need, and by the growth from the fewest.
+    """
+    if run.commits.is_empty():
+        return []
+    costs = costs_of(run.everything.filter(OF_COMMIT), at_once)
+    rounds = rounds_of(costs, run.commits)
+    growth = relative_to([run.fewest], rounds)
+    return [
+        *(
+            effects.with_columns(since=0)
+            for effects in of_commit(rounds, ["what", "metric", "open"])
+        ),
+        *of_commit(growth, ["what", "metric", "since", "open"]),
+    ]
+
+
+def commit_tables(of_commits: Sequence[pl.DataFrame], run: Run) -> list[pl.DataFrame]:
+    """What the commit costs, beside the post, and its growth; none without its servers."""
+    if not of_commits:
+        return []
+    found = pl.concat(of_commits, how="diagonal_relaxed").filter(
+        pl.col("what").is_in(JUDGING), metric=run.metric
+    )
+    grown = found.filter(pl.col("since") > 0, open=run.top)
+    return [
+        commit_table(found.filter(since=0), run.ratios),
+        pg.effect_table(grown, "what", "candidate"),
+    ]
 
 
 def of_commit(values: pl.DataFrame, by: Sequence[str]) -> list[pl.DataFrame]:
@@ -368,7 +539,7 @@ def post_beside(ratios: pl.DataFrame, ours: pl.DataFrame) -> pl.DataFrame:
             values="ratio",
         )
         .join(
-            ours,
+            ours.with_columns(pl.col("open").cast(pl.Int64)),
             left_on=["what", "connections"],
             right_on=["what", "open"],
             how="left",
@@ -458,14 +629,16 @@ def told_by_post(
     ratios: pl.DataFrame,
     fewest: int | None,
     most: int | None,
-    *,
-    tested: bool,
+    missing: str | None,
 ) -> dict[str, float | None]:
-    """Growth from fewest to most in the second battery, and ratios at both; None: not tested."""
+    """Growth from fewest to most in the second battery, and ratios at both.
+
+    None where it is not tested, ``missing`` having the reason.
+    """
     known = known_of(ratios)
 
     def growth(test: str) -> float | None:
-        if not tested or fewest == most:
+        if missing or fewest == most:
             return None
         return known[2, test, most] / known[2, test, fewest]
 
@@ -493,6 +666,34 @@ def told_by_post(
             )
         },
     }
+
+
+def places(run: Run) -> dict[str, object]:
+    """What the claims call the lines and numbers that judge them."""
+    by_commit = run.commit_by_sessions
+    judging = by_commit if run.commits.height else run.by_sessions
+    return {
+        "most": run.most,
+        "fewest": run.few,
+        "held": "sessions" if judging else "prepared transactions",
+        "before": BEFORE + by_commit,
+        "after": AFTER + by_commit,
+        "snapshot_now": run.snapshot_now + run.by_sessions,
+        "mvcc": run.mvcc + run.by_sessions,
+        "then": run.snapshot_now,
+        "newest": run.newest,
+    }
+
+
+def conditions(run: Run) -> Callable[[Claim], str | None]:
+    """Why this record cannot judge a claim, or None, by the claim."""
+    not_held = reason_not_held(run.everything)
+    no_later = "no release after 9.6 was measured" if run.newest == run.mvcc else None
+
+    def unmet(claim: Claim) -> str | None:
+        return not_held or (no_later if claim.id.endswith("today") else None)
+
+    return unmet
 
 
 def reason_not_held(samples: pl.DataFrame) -> str | None:
@@ -524,6 +725,16 @@ def against(
     return pl.concat(tables or [empty])
 
 
+def later(growth: pl.DataFrame, run: Run) -> pl.DataFrame:
+    """The growth of each later release against that of 9.3, and that of 9.6."""
+    then = [run.snapshot_now, run.mvcc]
+    return against(
+        growth,
+        [name for name in then if name in run.distinct],
+        [name for name in run.distinct if name not in then],
+    )
+
+
 def touched_of(samples: pl.DataFrame, at_once: int) -> pl.DataFrame:
     """Buffers per object, hit and read together, in every turn with many at once."""
     return (
@@ -533,6 +744,17 @@ def touched_of(samples: pl.DataFrame, at_once: int) -> pl.DataFrame:
         )
         .group_by("block", "release", "step", "open", "turn")
         .agg(pl.col("value").sum() / at_once)
+    )
+
+
+def buffers(touched: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
+    """Median buffers per object by step and release, a column for each number open."""
+    return (
+        touched.group_by("release", "step", "open")
+        .agg(pl.col("value").median().round(1))
+        .sort("open")
+        .pivot("open", index=["step", "release"], values="value")
+        .sort("step", pl.col("release").cast(pl.Enum(names)))
     )
 
 
@@ -572,6 +794,15 @@ def removal(
     )
 
 
+def cache_file(run: Run) -> pl.DataFrame | str:
+    """``removal`` without open transactions and with the most; "not run" without starts."""
+    times = pl.col("metric").is_in(METRICS)
+    started = run.samples.filter(times, pl.col("step") == "start")
+    if started.is_empty():
+        return "not run"
+    return removal(started, [0, run.top], run.names)
+
+
 def all_of(
     samples: pl.DataFrame, metric: str, condition: pl.Expr, **where: str
 ) -> bool | None:
@@ -608,3 +839,11 @@ def counted(
             pg.if_known(lambda work: abs(work - 1) < 0.1, work)
         ),
     }
+
+
+def builds(record: Record) -> pl.DataFrame:
+    """The build of each server."""
+    servers = [record.info["server"], *record.info.get("servers", {}).values()]
+    return pl.DataFrame(
+        {"server": one["spec"], "build": one["build"]} for one in servers
+    )

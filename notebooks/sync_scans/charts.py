@@ -14,12 +14,14 @@ from pgstudies.charts.style import (
     described,
     faded,
     require,
+    unless_empty,
 )
 
 MOST_PLACES = 4000
 """That are drawn; of more, every other one, or every third: Altair refuses more than 5,000."""
 
 
+@unless_empty
 def scan_chart(
     positions: pl.DataFrame,
     *,
@@ -33,8 +35,8 @@ def scan_chart(
     Columns of ``positions``: scan (a number from 1), seconds, page, and where given ``step``, of
     which the reader chooses one value at a time.  ``pages`` is the size of the table, ``until``
     the end of the time axis (s), so that two charts can be compared; else that of the data.  Where
-    two lines lie on each other, the later one thinner, the scans share what is read.  Raises
-    StudyError when a column is missing, there are no rows or the description is empty.
+    two lines lie on each other, the later one thinner, the scans share what is read.  Without
+    rows it is a sentence.  Raises StudyError if a column or the description is missing.
     """
     keys = [step] if step else []
     require(positions, ["scan", "seconds", "page", *keys], "scan_chart")

@@ -12,7 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgservers.errors import StudyError
-from pgstudies.analysis.agreement import FAMILY, HOLDS, Claim, Kind, agreement, judge
+from pgstudies.analysis.agreement import (
+    COPIES_DIFFER,
+    FAMILY,
+    HOLDS,
+    NO_SUCH,
+    NOT_AMONG_ALL,
+    Claim,
+    Kind,
+    agreement,
+    judge,
+)
 
 MARGIN = 0.02
 SLOWER = Claim(
@@ -48,6 +58,9 @@ SLOWER = Claim(
         (1.5, 1.0, 0.99, 1.01, "gone"),
         (1.5, 1.01, 1.005, 1.015, "gone"),
         (0.5, 1.0, 0.99, 1.01, "gone"),
+        # a ratio on the margin is inside
+        (1.5, 1.02, 1.02, 1.02, "gone"),
+        (1 / 1.5, 1 / 1.02, 1 / 1.02, 1 / 1.02, "gone"),
         # the opposite
         (1.5, 0.9, 0.85, 0.95, "reversed"),
         (0.5, 1.1, 1.05, 1.15, "reversed"),
@@ -76,11 +89,6 @@ def test_agreement(
     published: float, ratio: float | None, low: float | None, high: float | None, expected: str
 ) -> None:
     assert agreement(published, ratio, low, high, MARGIN) == expected
-
-
-def test_a_ratio_on_the_margin_is_inside() -> None:
-    assert agreement(1.5, 1.02, 1.02, 1.02, 0.02) == "gone"
-    assert agreement(1 / 1.5, 1 / 1.02, 1 / 1.02, 1 / 1.02, 0.02) == "gone"
 
 
 @pytest.mark.parametrize(
@@ -157,16 +165,17 @@ ratios = st.floats(0.1, 10)
     st.booleans(),
 )
 def test_exchanging_the_arms_changes_no_verdict(
-    published: float,
-    interval: list[float],
-    margin: float,
-    is_threshold: bool,
+    published: float, interval: list[float], margin: float, is_threshold: bool
 ) -> None:
     low, ratio, high = interval
-    exchanged = (1 / published, 1 / ratio, 1 / high, 1 / low)
-    assert agreement(published, ratio, low, high, margin, is_threshold=is_threshold) == agreement(
-        *exchanged, margin, is_threshold=is_threshold
+    here, there = (
+        agreement(*ratios, margin, is_threshold=is_threshold)
+        for ratios in (
+            (published, ratio, low, high),
+            (1 / published, 1 / ratio, 1 / high, 1 / low),
+        )
     )
+    assert here == there
 
 
 @settings(deadline=None)
@@ -188,19 +197,9 @@ def test_a_verdict_is_only_given_for_an_interval_that_supports_it(
 
 def effects(**changes: Any) -> pl.DataFrame:
     row = {
-        "step": "insert",
-        "metric": "cpu_s",
-        "baseline": "heap",
-        "candidate": "tree",
-        "ratio": 1.5,
-        "low": 1.4,
-        "high": 1.6,
-        "margin": MARGIN,
-        "level": 0.95,
-        "p_value": 2 / 2**10,
-        "blocks": 10,
-        "blocks_needed": None,
-        "verdict": "slower",
+        **{"step": "insert", "metric": "cpu_s", "baseline": "heap", "candidate": "tree"},
+        **{"ratio": 1.5, "low": 1.4, "high": 1.6, "margin": MARGIN, "level": 0.95},
+        **{"p_value": 2 / 2**10, "blocks": 10, "blocks_needed": None, "verdict": "slower"},
         "log_ratios": LARGE,
     }
     types = {"blocks_needed": pl.Int64(), "log_ratios": pl.List(pl.Float64())}
@@ -244,10 +243,6 @@ def test_claims_keep_their_order() -> None:
     assert judge([], effects()).is_empty()
 
 
-def test_too_few_blocks_leave_a_claim_open() -> None:
-    assert verdict(SLOWER, effects(verdict="too few blocks", **TOO_FEW)) == "inconclusive"
-
-
 def test_a_claim_that_two_are_alike_is_judged_as_such_whatever_its_figures() -> None:
     alike = replace(SLOWER, direction="alike", kind="alike", published_ratio=1.04)
     equal = effects(verdict="equivalent", ratio=1.0, low=0.99, high=1.01)
@@ -280,15 +275,21 @@ def test_without_cpu_time_wall_time_judges_and_without_a_count_nothing_does() ->
     columns = ["metric", "ratio", "beside", "verdict"]
     assert judge([SLOWER], timed).select(columns).row(0) == ("duration_s", 1.5, None, "holds")
     counted = replace(SLOWER, judged_by="buffers_read", kind="count")
-    assert verdict(counted, timed) == "not tested: this run has no such comparison"
     by_time = replace(SLOWER, judged_by="duration_s")
-    assert verdict(by_time, effects()) == "not tested: this run has no such comparison"
+    for claim, table in ((counted, timed), (by_time, effects())):
+        assert verdict(claim, table) == f"not tested: {NO_SUCH}"
 
 
-def test_a_claim_that_compares_by_what_is_no_column_is_refused() -> None:
+def test_claims_and_effects_that_do_not_fit_each_other_are_refused() -> None:
     typing = replace(SLOWER, comparison={"candidat": "patched"})
-    with pytest.raises(StudyError, match="compares by candidat, which is no column of the effects"):
+    with pytest.raises(StudyError, match="candidat, which is no column"):
         verdict(typing, effects())
+    with pytest.raises(StudyError, match="'insert' fits 2 comparisons"):
+        verdict(SLOWER, pl.concat([effects(), effects(candidate="hash")]))
+    with pytest.raises(StudyError, match="do not say their metric"):
+        verdict(SLOWER, effects().drop("metric"))
+    with pytest.raises(StudyError, match="'isnert', which is no claim; the claims are: insert"):
+        verdict(SLOWER, effects(), conditions={"isnert": None})
 
 
 def test_untested_claims_say_why() -> None:
@@ -297,34 +298,20 @@ def test_untested_claims_say_why() -> None:
     arm = replace(SLOWER, comparison={"candidate": "patched"})
     reasons = {"patched": "the extension is not installed"}
     assert verdict(arm, effects(), not_run=reasons) == "not tested: the extension is not installed"
-    assert verdict(arm, effects()) == "not tested: this run has no such comparison"
-    cold = replace(SLOWER, comparison={"candidate": "patched"}, requires=("build", "files"))
-    assert verdict(cold, effects(), not_run=reasons | {"files": "out of reach"}) == (
-        "not tested: out of reach"
-    )
+    assert verdict(arm, effects()) == f"not tested: {NO_SUCH}"
+    away = {"files": "out of reach"}
+    cold = replace(arm, requires=("build", "files"))
+    assert verdict(cold, effects(), not_run=reasons | away) == "not tested: out of reach"
     met = replace(SLOWER, requires=("files",))
     assert verdict(met, effects(), not_run=reasons) == "holds"
-    assert verdict(met, effects(), not_run={"files": "out of reach"}) == "not judged: out of reach"
+    assert verdict(met, effects(), not_run=away) == "not judged: out of reach"
     words = replace(SLOWER, published_ratio=None)
     assert verdict(words, effects()) == "not tested: the post gives no figure"
     zero = effects(verdict="not comparable", ratio=None, **TOO_FEW)
     assert verdict(SLOWER, zero) == "not tested: there is no ratio of these values"
     for other_way in (1.0, 0.9):
         small = replace(SLOWER, published_ratio=other_way)
-        assert verdict(small, effects()) == (
-            "not tested: at this size the post has no such difference"
-        )
-
-
-def test_a_claim_that_fits_several_comparisons_is_refused() -> None:
-    table = pl.concat([effects(), effects(candidate="hash")])
-    with pytest.raises(StudyError, match="'insert' fits 2 comparisons; name more columns"):
-        judge([SLOWER], table)
-
-
-def test_effects_that_do_not_say_their_metric_are_refused() -> None:
-    with pytest.raises(StudyError, match="do not say their metric"):
-        judge([SLOWER], effects().drop("metric"))
+        assert verdict(small, effects()).startswith("not tested: at this size")
 
 
 # ---- validity before verdicts
@@ -341,47 +328,32 @@ def test_a_claim_whose_condition_is_not_met_is_not_judged_and_keeps_its_figures(
 def test_what_was_not_measured_is_not_tested_whatever_its_condition() -> None:
     arm = replace(SLOWER, comparison={"candidate": "patched"})
     told = verdict(arm, effects(), conditions={"insert": "the table fits into memory"})
-    assert told == "not tested: this run has no such comparison"
+    assert told == f"not tested: {NO_SUCH}"
     told = verdict(arm, effects(), not_run={"insert": "no disk was made slow"})
     assert told == "not tested: no disk was made slow"
 
 
-def test_a_condition_of_no_claim_is_refused() -> None:
-    with pytest.raises(StudyError, match="'isnert', which is no claim; the claims are: insert"):
-        judge([SLOWER], effects(), conditions={"isnert": None})
-
-
 def test_two_copies_that_differ_shut_the_gate() -> None:
-    assert verdict(SLOWER, effects(verdict="not valid")) == (
-        "not judged: two copies of one arm differ in this step"
-    )
+    found = verdict(SLOWER, effects(verdict="not valid"))
+    assert found == f"not judged: {COPIES_DIFFER} in this step"
 
 
 @pytest.mark.parametrize(
-    ("apart", "is_judged"),
+    ("low", "apart", "noise", "expected"),
     [
-        (1.015, True),  # within the margin
-        (1.10, True),  # moved by as much, 1.4 to 1.6 is still half of 1.5
-        (1.20, False),
-        (1 / 1.20, False),
+        (1.15, 1.015, 1.02, "holds, perhaps weaker"),  # within the margin
+        (1.15, 1.10, 1.02, "holds, perhaps weaker"),  # 1.4 to 1.6, so moved, is still half of 1.5
+        (1.15, 1.20, 1.02, f"not judged: {COPIES_DIFFER} by 20 %"),
+        (1.15, 1 / 1.20, 1.02, f"not judged: {COPIES_DIFFER} by 20 %"),
+        (1.15, 1.05, 1.31, "holds, perhaps weaker"),  # noise is not counted twice
+        (0.9, 1.5, 1.07, "inconclusive"),  # an open verdict hangs on no gate
     ],
 )
 def test_copies_that_differ_by_what_a_verdict_hangs_on_shut_the_gate(
-    apart: float, *, is_judged: bool
+    low: float, apart: float, noise: float, expected: str
 ) -> None:
-    low, high = apart / 1.02, apart * 1.02
-    found = verdict(SLOWER, effects(low=1.15, aa=apart, aa_low=low, aa_high=high))
-    words = "not judged: two copies of one arm differ by 20 % in this step, and the verdict"
-    assert found == "holds, perhaps weaker" if is_judged else found.startswith(words)
-
-
-def test_the_noise_of_copies_is_not_counted_twice() -> None:
-    noisy = effects(low=1.15, aa=1.05, aa_low=0.8, aa_high=1.38)
-    assert verdict(SLOWER, noisy) == "holds, perhaps weaker"
-
-
-def test_an_open_verdict_hangs_on_no_gate() -> None:
-    assert verdict(SLOWER, effects(low=0.9, aa=1.5, aa_low=1.4, aa_high=1.6)) == "inconclusive"
+    gate = {"aa": apart, "aa_low": apart / noise, "aa_high": apart * noise}
+    assert verdict(SLOWER, effects(low=low, **gate)).startswith(expected)
 
 
 # ---- one family
@@ -418,10 +390,7 @@ def test_a_claim_that_is_evident_on_its_own_may_not_be_among_all() -> None:
     (large, small) = found["p_family"]
     assert large == 2 / 2**6
     assert small > 0.05
-    assert found["verdict"].to_list() == [
-        "holds",
-        "inconclusive: evident on its own, not among all claims",
-    ]
+    assert found["verdict"].to_list() == ["holds", NOT_AMONG_ALL]
     assert found["blocks_needed"][1] > 6
 
 
@@ -453,18 +422,10 @@ def test_only_tests_of_a_difference_are_the_family() -> None:
 
 
 def test_a_claim_is_judged_by_its_commit_where_the_run_has_it() -> None:
-    claim = replace(
-        SLOWER,
-        comparison={"step": "insert", "candidate": "stand-in"},
-        requires=("extension",),
-        not_tested=None,
-    )
-    of_commit = replace(
-        claim,
-        comparison={"step": "insert", "candidate": "after"},
-        requires=(),
-        commit="568d4138c6",
-    )
+    compared = {"step": "insert", "candidate": "stand-in"}
+    claim = replace(SLOWER, comparison=compared, requires=("extension",))
+    compared = compared | {"candidate": "after"}
+    of_commit = replace(claim, comparison=compared, requires=(), commit="568d4138c6")
     both = replace(claim, by_commit=of_commit)
     stand_in = effects(candidate="stand-in", ratio=1.1, low=1.05, high=1.15)
     commit = effects(candidate="after", ratio=1.6, low=1.5, high=1.7)

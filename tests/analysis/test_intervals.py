@@ -74,23 +74,12 @@ def test_interval_is_the_inverted_test(d: list[float], level: float) -> None:
 
 @settings(deadline=None)
 @given(st.lists(numbers, min_size=6, max_size=25))
-def test_p_value_and_interval_never_disagree_even_with_ties(d: list[float]) -> None:
+def test_interval_p_value_and_estimate_agree_even_with_ties(d: list[float]) -> None:
     low, high = interval(d)
     assert (p_value_of(d) <= 0.05) == (low > 0 or high < 0)
-
-
-@settings(deadline=None)
-@given(st.lists(numbers, min_size=6, max_size=25))
-def test_interval_contains_the_estimate(d: list[float]) -> None:
-    low, high = interval(d)
     assert low <= hodges_lehmann(d) <= high
-
-
-@settings(deadline=None)
-@given(st.lists(numbers, min_size=6, max_size=25))
-def test_a_higher_level_gives_a_wider_interval(d: list[float]) -> None:
-    narrow, wide = interval(d, 0.8), interval(d, 0.95)
-    assert wide[0] <= narrow[0] <= narrow[1] <= wide[1]
+    narrow = interval(d, 0.8)
+    assert low <= narrow[0] <= narrow[1] <= high
 
 
 def test_no_interval_below_six_blocks() -> None:

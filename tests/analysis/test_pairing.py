@@ -34,13 +34,10 @@ def test_each_place_has_a_row_in_the_order_of_the_samples_and_each_metric_a_colu
 def test_the_statistic_is_that_of_a_places_values_and_none_of_no_values() -> None:
     assert wide(SAMPLES, ["reads"], ["step"], statistic="mean").rows() == [("cold", 4.75)]
     assert wide(SAMPLES, ["reads"], ["step"], statistic="min").rows() == [("cold", 3.0)]
-    assert wide(SAMPLES, ["hits", "reads"], ["arm"], statistic="sum").rows() == [
-        ("hash", 1.0, 15.0),
-        ("btree", 0.0, 4.0),
-    ]
-    assert wide(SAMPLES, ["seconds", "hits"], ["step"], statistic="sum")["seconds"].to_list() == [
-        *(None, 7.0)
-    ]
+    sums = wide(SAMPLES, ["hits", "reads"], ["arm"], statistic="sum")
+    assert sums.rows() == [("hash", 1.0, 15.0), ("btree", 0.0, 4.0)]
+    sums = wide(SAMPLES, ["seconds", "hits"], ["step"], statistic="sum")
+    assert sums["seconds"].to_list() == [None, 7.0]
 
 
 def test_a_metric_that_was_not_measured_has_a_column_of_nulls() -> None:

@@ -16,8 +16,6 @@ import pytest
 from scipy.stats import binom
 
 import pgstudies as pg
-from pgstudies.analysis.intervals import attained_level, estimate_rows
-from pgstudies.analysis.pairing import TRIMMED
 from book.bench.families import simulated
 from book.bench.machines import (
     ALL_AT_ONCE,
@@ -31,6 +29,8 @@ from book.bench.machines import (
     in_turns,
     one_after_another,
 )
+from pgstudies.analysis.intervals import attained_level, estimate_rows
+from pgstudies.analysis.pairing import TRIMMED
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -57,12 +57,14 @@ def test_every_change_above_a_tenth_is_in_a_sentence() -> None:
     assert all(any(t.lower().startswith(f"{n}:".lower()) for t in told) for n in names)
 
 
-def test_what_subtransactions_do_not_change_is_told_once() -> None:
+def test_what_subtransactions_do_not_change_is_told_once_and_a_range_from_the_least() -> None:
     alike = UNITS.filter(pl.col("open") == 250).with_columns(ratio=pl.lit(1.3))
-    assert counted_in_words(alike) == [
-        "One en_US session: 30 % more instructions with open transactions, whether or not they "
-        "have subtransactions."
-    ]
+    (sentence,) = counted_in_words(alike)
+    assert "30 % more instructions with open transactions, whether or not" in sentence
+    ratios = [0.88, 0.8, 1.095, 1.3]
+    several = UNITS.head(4).with_columns(open=pl.lit(9), nested=pl.lit(0), ratio=pl.Series(ratios))
+    (sentence,) = counted_in_words(several)
+    assert "12 to 20 % fewer and 30 % more instructions with open transactions" in sentence
 
 
 def test_the_release_before_is_the_one_counted_before() -> None:
@@ -71,19 +73,11 @@ def test_the_release_before_is_the_one_counted_before() -> None:
         release_before("9.3")
 
 
-def test_several_changes_are_told_from_the_least_to_the_most() -> None:
-    ratios = [0.88, 0.8, 1.095, 1.3]
-    several = UNITS.head(4).with_columns(open=pl.lit(9), nested=pl.lit(0), ratio=pl.Series(ratios))
-    (sentence,) = counted_in_words(several)
-    assert "12 to 20 % fewer and 30 % more instructions with open transactions" in sentence
-
-
 def test_every_release_is_relative_to_the_one_you_run_and_the_newest_is_first() -> None:
     table = counted_by_release("14")
     assert table.columns[:2] == ["work", "units"]
-    assert [float(name) for name in table.columns[2:]] == sorted(
-        map(float, table.columns[2:]), reverse=True
-    )
+    releases = [*map(float, table.columns[2:])]
+    assert releases == sorted(releases, reverse=True)
     assert set(table["14"]) == {1.0}
     started = table.filter(work="one session started")
     alone = counted_between("14", "18").filter(unit="one session started", open=0)
@@ -127,11 +121,6 @@ def test_times_are_of_releases_that_were_built_alike() -> None:
     assert timed_by_release("11").is_empty()
 
 
-def test_what_the_newest_release_brought_comes_first() -> None:
-    after = newest_first(advice().drop_nulls("before"))["after"].to_list()
-    assert after == sorted(after, reverse=True)
-
-
 ROW: dict[str, Any] = {
     **{"study": "io_method", "claim": "network", "metric": "duration_s"},
     **{"baseline": "sync", "candidate": "worker"},
@@ -166,7 +155,9 @@ def test_a_finding_is_tried_by_a_command_that_fits_what_it_compares() -> None:
     assert to_try(releases) == told
 
 
-def test_findings_are_under_what_somebody_asks() -> None:
+def test_findings_are_under_what_somebody_asks_and_those_of_the_newest_release_first() -> None:
+    after = newest_first(advice().drop_nulls("before"))["after"].to_list()
+    assert after == sorted(after, reverse=True)
     text = advice_text("14", "18")
     assert "\nI set io_method\n" in text
     assert "\nI have many open transactions\n" in advice_text("9.3", "18")

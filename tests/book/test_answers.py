@@ -44,6 +44,7 @@ from tests.made_up import SWEPT_CLAIM, copied_rooms, swept_record
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pgstudies.records.reading import Record
     from pgstudies.records.verdicts import Reference
 
 MORE = '<details class="rest"><summary>More: {}</summary>\n'
@@ -70,6 +71,19 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def record(place: Path) -> Record:
+    """A record of this machine."""
+    return read_record(swept_record(place / "records", "db2"))
+
+
+def kept(place: Path, ratio: float) -> Path:
+    """A reference record, with its verdicts."""
+    path = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
+    write_verdicts(path / VERDICTS, verdicts(ratio), "abc")
+    return path
+
+
 def verdicts(ratio: float, low: float | None = None) -> pl.DataFrame:
     """The table of ``judge`` for the one claim, which two arms count ``ratio`` times."""
     row: dict[str, Any] = {"candidate": "two", "baseline": "one", "metric": "rows", "ratio": ratio}
@@ -79,45 +93,51 @@ def verdicts(ratio: float, low: float | None = None) -> pl.DataFrame:
     return judge(claims("swept"), pl.DataFrame([row], schema_overrides={"blocks_needed": pl.Int64}))
 
 
-def told(study: str = "swept") -> Reference | None:
-    """What the reference records say together, kept anew."""
-    keep_together(study)
-    return reference_verdicts(study)
+def told() -> Reference | None:
+    """The verdicts of the reference records together, stored anew."""
+    keep_together("swept")
+    return reference_verdicts("swept")
 
 
 def cell(source: str, *tags: str) -> dict[str, Any]:
     return {"cell_type": "code", "source": source, "metadata": {"tags": list(tags)}}
 
 
+def prose(source: str) -> dict[str, Any]:
+    return {"cell_type": "markdown", "source": source, "metadata": {}}
+
+
+def shown(*cells: dict[str, Any]) -> Any:
+    """The cells of the page of a notebook with these cells."""
+    return page_of({"cells": [*cells], "metadata": {}})["cells"]
+
+
 def test_a_page_begins_with_its_answer_and_leaves_out_the_cell_of_parameters() -> None:
     cells = [
-        {"cell_type": "markdown", "source": "# Title", "metadata": {}},
+        prose("# Title"),
         cell("rows = 1", "parameters"),
         cell("rows = 2", "injected-parameters"),
         cell("chart", "hide-input", "finding"),
         cell("gate", "fold"),
         cell("strip", "hide-input", "answer"),
     ]
-    found = page_of({"cells": cells, "metadata": {}})["cells"]
-    assert [c["source"] for c in found] == [
+    tags = {c["source"]: c["metadata"].get("tags", []) for c in shown(*cells)}
+    assert [*tags] == [
         *("# Title", "strip", "chart", "rows = 1", "rows = 2", "gate", "chart\n\nstrip"),
     ]
-    shown = {c["source"]: c["metadata"].get("tags", []) for c in found}
-    assert "remove-cell" in shown["rows = 1"]
-    assert "remove-cell" in shown["rows = 2"]
-    assert "hide-output" in shown["gate"]
-    assert "remove-input" in shown["strip"]
-    assert "hide-input" not in shown["chart"]
+    assert "remove-cell" in tags["rows = 1"]
+    assert "remove-cell" in tags["rows = 2"]
+    assert "hide-output" in tags["gate"]
+    assert "remove-input" in tags["strip"]
+    assert "hide-input" not in tags["chart"]
     assert cells[3]["metadata"]["tags"] == ["hide-input", "finding"]  # the notebook stays as it was
 
 
 def test_the_hidden_code_of_a_section_has_one_bar() -> None:
-    headings = [{"cell_type": "markdown", "source": f"## {n}", "metadata": {}} for n in (1, 2)]
     hidden = [cell(f"hidden = {n}", "hide-input") for n in range(3)]
-    title = {"cell_type": "markdown", "source": "# Title", "metadata": {}}
-    cells = [title, headings[0], hidden[0], cell("shown"), hidden[1], headings[1], hidden[2]]
-    cells.append(cell("left out", "remove-input"))
-    found = page_of({"cells": cells, "metadata": {}})["cells"]
+    first = [prose("## 1"), hidden[0], cell("shown"), hidden[1]]
+    second = [prose("## 2"), hidden[2], cell("left out", "remove-input")]
+    found = shown(prose("# Title"), *first, *second)
     bars = [c["source"] for c in found if "hide-input" in c["metadata"].get("tags", [])]
     assert bars == ["hidden = 0\n\nhidden = 1", "hidden = 2"]
     assert [c["source"] for c in found][1:7] == [
@@ -125,23 +145,19 @@ def test_the_hidden_code_of_a_section_has_one_bar() -> None:
     ]
 
 
-def showing(source: str, mime: str, *tags: str) -> dict[str, Any]:
-    return cell(source, *tags) | {"outputs": [{"data": {mime: ["<table>"]}}]}
+def showing(source: str, mime: str) -> dict[str, Any]:
+    return cell(source, "remove-input") | {"outputs": [{"data": {mime: ["<table>"]}}]}
 
 
 def test_a_section_shows_its_words_and_first_figure_and_folds_the_rest() -> None:
-    words = [{"cell_type": "markdown", "source": f"Words {n}.", "metadata": {}} for n in range(2)]
-    heads = [{"cell_type": "markdown", "source": f"## {n}", "metadata": {}} for n in range(4)]
     table, chart = "text/html", "application/vnd.vegalite.v5+json"
     cells = [
-        {"cell_type": "markdown", "source": "# Title", "metadata": {}},
-        *(heads[0], words[0], showing("a", chart, "remove-input"), words[1]),
-        *(showing("b", table, "remove-input"), showing("c", table, "remove-input")),
-        *(heads[1], cell("code"), showing("d", chart, "remove-input")),
-        *(heads[2], showing("e", table, "remove-input"), words[1]),
-        *(heads[3],),
+        *(prose("# Title"), prose("## 0"), prose("Words 0."), showing("a", chart)),
+        *(prose("Words 1."), showing("b", table), showing("c", table)),
+        *(prose("## 1"), cell("code"), showing("d", chart)),
+        *(prose("## 2"), showing("e", table), prose("Words 1."), prose("## 3")),
     ]
-    found = [c["source"] for c in page_of({"cells": cells, "metadata": {}})["cells"]]
+    found = [c["source"] for c in shown(*cells)]
     assert found == [
         *("# Title", "## 0", "Words 0.", "a", MORE.format("2 tables"), "Words 1.", "b", "c"),
         *("## 1", MORE.format("1 chart, 1 piece of code"), "code", "d"),
@@ -165,8 +181,8 @@ def test_a_large_file_goes_beside_its_page(tmp_path: Path) -> None:
     link = '<a download="{}" href="data:application/octet-stream;base64,{}">x</a>'
     large, small = base64.b64encode(bytes(LARGE)).decode(), base64.b64encode(b"abc").decode()
     html = link.format("swept-samples.parquet", large) + link.format("swept-record.json", small)
-    shown = cell("study.about()") | {"outputs": [{"data": {"text/html": [html]}}]}
-    source = [json.dumps({"cells": [shown], "metadata": {}})]
+    about = cell("study.about()") | {"outputs": [{"data": {"text/html": [html]}}]}
+    source = [json.dumps({"cells": [about], "metadata": {}})]
     answer_first(SimpleNamespace(outdir=tmp_path), "book/studies/swept", source)  # type: ignore[arg-type]
     (output,) = json.loads(source[0])["cells"][0]["outputs"]
     (file,) = tmp_path.rglob("swept-samples.parquet")
@@ -178,10 +194,8 @@ def test_a_large_file_goes_beside_its_page(tmp_path: Path) -> None:
 def test_a_term_of_the_glossary_is_linked_where_it_is_first_used() -> None:
     text = "# Arms and blocks\n\nIn a `block` every [arm](x.md) starts. Arms, arms and blocks.\n"
     text += "An arm."
-    (cell,) = page_of({"cells": [{"cell_type": "markdown", "source": text, "metadata": {}}]})[
-        "cells"
-    ]
-    assert cell["source"] == (
+    (page,) = shown(prose(text))
+    assert page["source"] == (
         "# Arms and blocks\n\nIn a `block` every [arm](x.md) starts. "
         "Arms, {term}`arms <arm>` and {term}`blocks <block>`.\nAn arm."
     )
@@ -192,25 +206,22 @@ def test_every_term_that_is_linked_stands_in_the_glossary() -> None:
     assert set(TERMS) <= set(entries)
 
 
-def test_the_strip_has_the_posts_figure_ours_and_the_verdict(place: Path) -> None:
-    record = read_record(swept_record(place / "records", "db1"))
+def test_the_strip_has_the_posts_figure_ours_and_the_verdict(record: Record) -> None:
     strip = verdict_strip(verdicts(1.9, 1.8), record).data
     assert "Two are &lt;twice&gt; as many as one." in strip
     row = r">2.00<.*>1.90 <small>1.80 to 1.90</small><.*holds</span>"
     assert re.search(row, strip, re.DOTALL)
-    assert "PostgreSQL 18.6 on db1, 2026-11-21, quick size" in strip
+    assert "PostgreSQL 18.6 on db2, 2026-11-21, quick size" in strip
     assert "this machine" not in strip
 
 
-def test_the_strip_sets_the_reference_record_beside_another(place: Path) -> None:
-    kept = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
-    write_verdicts(kept / VERDICTS, verdicts(0.5), "abc")
-    own = read_record(swept_record(place / "records", "db2"))
-    strip = verdict_strip(verdicts(1.9), own, told()).data
+def test_the_strip_sets_the_reference_record_beside_another(place: Path, record: Record) -> None:
+    reference = kept(place, 0.5)
+    strip = verdict_strip(verdicts(1.9), record, told()).data
     assert ">this machine <small>quick size</small><" in strip
     assert re.search(r">0.500<.*⇄ reversed<.*>differs: holds</span> <small>1.90", strip, re.DOTALL)
-    assert ">agrees</span>" in verdict_strip(verdicts(0.4), own, told()).data
-    alone = verdict_strip(verdicts(0.5), read_record(kept), told()).data
+    assert ">agrees</span>" in verdict_strip(verdicts(0.4), record, told()).data
+    alone = verdict_strip(verdicts(0.5), read_record(reference), told()).data
     assert ">this machine" not in alone
     assert ">this record" not in alone
 
@@ -254,8 +265,7 @@ def test_the_chart_of_a_study_has_the_numbers_of_its_table(study: str) -> None:
 
 
 def test_a_page_says_where_its_charts_are_of_another_run_than_its_answer(place: Path) -> None:
-    answer = {"cell_type": "code", "source": "", "metadata": {"tags": ["answer"]}}
-    chart = {"cell_type": "code", "source": "", "metadata": {"tags": ["finding"]}}
+    answer, chart = cell("", "answer"), cell("", "finding")
 
     def between(record: Path) -> str:
         about = {"pgstudies": {"record": str(record)}}
@@ -266,40 +276,33 @@ def test_a_page_says_where_its_charts_are_of_another_run_than_its_answer(place: 
 
     own = swept_record(place / "records" / "swept", "db2")
     assert between(own) == ""  # there is no reference
-    kept = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
+    reference = kept(place, 2.4)
     alone, several = (verdicts(2.4).with_columns(runs=pl.lit(n, pl.Int64)) for n in (1, 6))
-    write_verdicts(together_file("swept"), alone, kept.name)
-    assert "All other charts and tables from here on are of this machine's run (" in between(own)
-    assert between(kept) == ""
-    write_verdicts(together_file("swept"), several, kept.name)
-    assert "are of this page's record alone." in between(kept)
+    write_verdicts(together_file("swept"), alone, reference.name)
+    assert "of this machine's run (" in between(own)
+    assert between(reference) == ""
+    write_verdicts(together_file("swept"), several, reference.name)
+    assert "of this page's record alone" in between(reference)
 
 
-def test_what_is_drawn_depends_on_the_arguments_alone(place: Path) -> None:
-    record = read_record(swept_record(place / "records", "db2"))
-    before = (
-        verdict_strip(verdicts(1.9), record).data,
-        today("swept", verdicts(1.9), None, None).data,
-    )
-    kept = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
-    write_verdicts(kept / VERDICTS, verdicts(0.5), "abc")
+def test_what_is_drawn_depends_on_the_arguments_alone(place: Path, record: Record) -> None:
+    def drawn() -> list[str]:
+        judged = verdicts(1.9)
+        return [verdict_strip(judged, record).data, today("swept", judged, None, None).data]
+
+    before = drawn()
+    kept(place, 0.5)
     assert told() is not None
-    assert verdict_strip(verdicts(1.9), record).data == before[0]
-    assert today("swept", verdicts(1.9), None, None).data == before[1]
+    assert drawn() == before
 
 
-def test_the_strip_says_which_claims_have_changed_since_the_record_was_begun(place: Path) -> None:
-    record = read_record(swept_record(place / "records", "db1"))
-    assert (
-        "does not have the claims that it was begun with"
-        in verdict_strip(verdicts(1.9), record).data
-    )
+def test_the_strip_says_which_claims_have_changed_since_it_was_begun(record: Record) -> None:
+    assert "does not have the claims" in verdict_strip(verdicts(1.9), record).data
     marks = claim_marks("swept")
     record.info["claims"] = marks
     assert "are those that the record was begun with" in verdict_strip(verdicts(1.9), record).data
     record.info["claims"] = marks | {"twice": "another"}
-    words = "Added or changed since the record was begun: twice."
-    assert words in verdict_strip(verdicts(1.9), record).data
+    assert "since the record was begun: twice." in verdict_strip(verdicts(1.9), record).data
 
 
 @pytest.mark.parametrize(
@@ -319,12 +322,10 @@ def test_what_no_commit_has_cannot_be_a_reference(
         require_clean(tmp_path)
 
 
-def test_what_a_verdict_means_today_is_said_in_the_words_for_that_outcome(place: Path) -> None:
-    assert place.exists()
-    found = meanings("swept", verdicts(2.0))
-    assert found.drop("study").rows() == [
-        ("twice", "counting", "Expect 2.00 times, 100 % more.", 16.0, 17.0)
-    ]
+@pytest.mark.usefixtures("place")
+def test_what_a_verdict_means_today_is_said_in_the_words_for_that_outcome() -> None:
+    row = ("twice", "counting", "Expect 2.00 times, 100 % more.", 16.0, 17.0)
+    assert meanings("swept", verdicts(2.0)).drop("study").rows() == [row]
     assert "Expect 2.00 times" in today("swept", verdicts(2.0), None, None).data
     weaker = verdicts(1.2)
     assert weaker["verdict"].to_list() == ["holds, weaker"]
@@ -337,25 +338,24 @@ def test_what_a_verdict_means_today_is_said_in_the_words_for_that_outcome(place:
     assert today("swept", verdicts(0.5), None, None).data.strip() == ""
 
 
-def test_what_it_means_today_is_by_the_reference_and_not_by_this_machine(place: Path) -> None:
-    kept = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
-    write_verdicts(kept / VERDICTS, verdicts(2.4), "abc")
+def test_what_it_means_today_is_by_the_reference_and_not_by_this_machine(
+    place: Path, record: Record
+) -> None:
+    kept(place, 2.4)
     assert "Expect 2.40 times" in today("swept", verdicts(1.9), told(), None).data
-    own = read_record(swept_record(place / "records", "db2"))
     headed = "Two took 2.00 times as long, 2.40 now (2.40 to 2.40): holds."
-    assert headed in verdict_strip(verdicts(1.9), own, told()).data
+    assert headed in verdict_strip(verdicts(1.9), record, told()).data
 
 
-def test_an_open_verdict_says_what_its_claim_asks_for(place: Path) -> None:
-    record = read_record(swept_record(place / "records", "db1"))
+def test_an_open_verdict_says_what_its_claim_asks_for(place: Path, record: Record) -> None:
     asks = CLAIMS.replace('kind = "count"', 'kind = "threshold"\nthreshold = 1.5')
     (place / "notebooks" / "swept" / "claims.toml").write_text(asks)
     assert "holds at 1.5 or above" in verdict_strip(verdicts(1.6, 1.4), record).data
     assert "holds at" not in verdict_strip(verdicts(1.9, 1.8), record).data
 
 
-def test_the_answer_is_that_of_claims_that_hold(place: Path) -> None:
-    assert place.exists()
+@pytest.mark.usefixtures("place")
+def test_the_answer_is_that_of_claims_that_hold() -> None:
     assert answer("swept", verdicts(1.9, 1.8)).endswith("100 % more, 90.0 now: holds.")
     assert answer("swept", verdicts(0.5)) == ""
 
@@ -392,21 +392,16 @@ def test_words_for_today_that_cannot_be_said_are_refused(place: Path, body: str)
 
 def test_advice_comes_from_reference_records_alone(place: Path) -> None:
     assert advice().is_empty()
-    kept = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
-    write_verdicts(kept / VERDICTS, verdicts(2.0), "abc")
+    kept(place, 2.0)
     keep_together("swept")
     (row,) = advice().iter_rows(named=True)
-    assert (row["sentence"], row["ratio"], row["verdict"]) == (
-        "Expect 2.00 times, 100 % more. (Measured on PostgreSQL 18.6.)",
-        2.0,
-        "holds",
-    )
+    assert row["sentence"] == "Expect 2.00 times, 100 % more. (Measured on PostgreSQL 18.6.)"
+    assert (row["ratio"], row["verdict"]) == (2.0, "holds")
     assert row["where"] == "PostgreSQL 18.6 on db1, 2026-11-21, quick size, one run"
 
 
 def test_damaged_reference_verdicts_are_one_sentence(place: Path) -> None:
-    kept = swept_record(place / "reference" / "swept", "db1", name="20260101T000000Z-a")
-    write_verdicts(kept / VERDICTS, verdicts(2.0), "abc")
+    kept(place, 2.0)
     (file,) = keep_together("swept")
     content = file.read_bytes()
     for size in (0, len(content) // 2, len(content) - 2):
@@ -475,18 +470,19 @@ def test_verdicts_of_this_code_are_not_made_again(monkeypatch: pytest.MonkeyPatc
     assert keep_reference() == []
 
 
-def test_the_strip_has_the_ratio_by_wall_time_and_the_sign_of_a_stand_in(place: Path) -> None:
-    record = read_record(swept_record(place / "records", "db1"))
+def test_the_strip_has_the_ratio_by_wall_time_and_the_sign_of_a_stand_in(
+    place: Path, record: Record
+) -> None:
     by_cpu = verdicts(1.9).with_columns(metric=pl.lit("cpu_s"), beside=pl.lit(1.08))
     assert "by wall time 1.08" in verdict_strip(by_cpu, record).data
     counted = by_cpu.with_columns(metric=pl.lit("rows"))
-    shown = verdict_strip(counted, record).data
-    assert "by wall time" not in shown
-    assert "†" not in shown
+    strip = verdict_strip(counted, record).data
+    assert "by wall time" not in strip
+    assert "†" not in strip
     (file,) = place.rglob("swept/claims.toml")
     text = file.read_text()
     (candidate,) = set(re.findall(r'candidate = "(\w+)"', text))
     file.write_text(f"stand_ins = {{ {candidate} = 'A <twin> stands for it.' }}\n{text}")
-    shown = verdict_strip(counted, record).data
-    assert 'title="A &lt;twin&gt; stands for it.">†</abbr>' in shown
-    assert "† by a stand-in: A &lt;twin&gt; stands for it." in shown
+    strip = verdict_strip(counted, record).data
+    assert 'title="A &lt;twin&gt; stands for it.">†</abbr>' in strip
+    assert "† by a stand-in: A &lt;twin&gt; stands for it." in strip

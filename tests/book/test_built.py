@@ -8,7 +8,6 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-import polars as pl
 import pytest
 
 from pgapps.book.build import COMMAND, build
@@ -27,12 +26,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(600)
 
-OPEN = ": not judged in this run"
-
 
 @pytest.fixture
 def replacing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave to replace the book that is there."""
+    """Skip unless the book may be replaced."""
     if not request.config.getoption("--book"):
         pytest.skip("it would replace the book that was built last: give --book")
     for name in ("PGSTUDIES_SERVER", "PGSTUDIES_FRESH", "PGSTUDIES_REPLAY"):
@@ -43,32 +40,34 @@ REFERENCE = [s for s in studies() if any((paths.REFERENCE_RECORDS / s).glob("*/r
 JUDGED = [study for study in origins() if study in REFERENCE]
 
 
-@pytest.mark.usefixtures("replacing")
-@pytest.mark.parametrize("study", REFERENCE)
-def test_a_reference_record_is_analysed_by_its_notebook(study: str) -> None:
-    command = [sys.executable, "-m", "pgapps", "run", study]
-    done = subprocess.run(
-        [*command, "--replay", str(paths.REFERENCE_RECORDS)],
-        env=dict(os.environ),
+def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words],
+        env=os.environ | variables,
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+@pytest.mark.usefixtures("replacing")
+@pytest.mark.parametrize("study", REFERENCE)
+def test_a_reference_record_is_analysed_by_its_notebook(study: str) -> None:
+    done = run("-m", "pgapps", "run", study, "--replay", str(paths.REFERENCE_RECORDS))
     assert done.returncode == 0, done.stderr
     page = paths.STUDIES / f"{study}.ipynb"
     found, saved = ("".join(checked(p)).splitlines() for p in (page, find_room(study).notebook))
     # What quick is too small to judge, the record may, and never the other way round.
-    told = zip(found, saved, strict=True)
-    assert [both for both in told if both[0] != both[1] and not both[1].endswith(OPEN)] == []
+    changed = [both for both in zip(found, saved, strict=True) if both[0] != both[1]]
+    assert [both for both in changed if not both[1].endswith(": not judged in this run")] == []
     assert not [line for line in found if line.endswith(": NO")]
 
 
 @pytest.mark.parametrize("study", JUDGED)
 def test_the_reference_record_is_judged_by_every_claim_of_the_file(study: str) -> None:
-    """Each is in it, and what it does not test has a reason of its own."""
+    """Each claim has a verdict; one that is not tested says why."""
     table = judged(find_record(study, paths.REFERENCE_RECORDS))
-    own = all_claims().filter(pl.col("study") == study)
-    assert table["claim"].to_list() == own["claim"].to_list()
+    assert table["claim"].to_list() == all_claims().filter(study=study)["claim"].to_list()
     assert not table["verdict"].str.contains("has no such comparison").any()
 
 
@@ -92,7 +91,7 @@ def test_the_book_is_built_without_a_warning(
 @pytest.mark.thorough
 @pytest.mark.usefixtures("replacing")
 def test_a_study_of_ones_own_has_its_place_in_ones_own_book(tmp_path: Path) -> None:
-    """The other pages are there already, so that the records are not replayed again."""
+    """The other pages are copied, so that their records are not replayed again."""
     own = tmp_path / "mine"
     shutil.copytree(paths.STUDIES, own / "_build" / "site" / "book" / "studies")
     front = paths.HTML / "index.html"
@@ -101,13 +100,7 @@ def test_a_study_of_ones_own_has_its_place_in_ones_own_book(tmp_path: Path) -> N
     before = front.stat().st_mtime_ns
     more = {"PGSTUDIES_NOTEBOOKS": str(own), "PGSTUDIES_RECORDS": str(tmp_path / "records")}
     for arguments in (["new-study", "half_full"], ["run", "half_full"], ["book"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "pgapps", *arguments],
-            env=os.environ | more | {"PGSTUDIES_SERVER": "embedded"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run("-m", "pgapps", *arguments, **more, PGSTUDIES_SERVER="embedded")
         assert done.returncode == 0, done.stderr
     assert done.stdout == f"{own / '_build' / 'html' / 'index.html'}\n"
     pages = own / "_build" / "html" / "book"
@@ -123,11 +116,6 @@ def test_jupyter_book_alone_names_the_pages_that_are_missing(tmp_path: Path) -> 
     shutil.copytree(
         paths.BOOK, tmp_path / "book", ignore=shutil.ignore_patterns("studies", "__pycache__")
     )
-    done = subprocess.run(
-        [sys.executable, "-c", COMMAND, "build", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run("-c", COMMAND, "build", str(tmp_path))
     assert done.returncode != 0
     assert "book/studies has no page of scorecard, cluster_order" in done.stdout + done.stderr

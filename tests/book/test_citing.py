@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 
 from pgapps.book.citing import citation, cite_page, post_of, with_more_downloads
+from pgservers.files import write_file
 from pgstudies.analysis.claims import origins
 from pgstudies.charts.tables import about
 from pgstudies.records.reading import read_record
@@ -40,10 +41,8 @@ def test_every_page_says_how_it_is_cited(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("study", origins())
 def test_a_studys_page_cites_its_post_and_its_record(study: str, tmp_path: Path) -> None:
-    place = tmp_path / "book" / "studies"
-    place.mkdir(parents=True)
     about = {"metadata": {"pgstudies": {"record": "/somewhere/20260101T000000Z-vm-1"}}}
-    (place / f"{study}.ipynb").write_text(json.dumps(about))
+    write_file(tmp_path / "book" / "studies" / f"{study}.ipynb", json.dumps(about))
     body = cited(f"book/studies/{study}", tmp_path)
     assert "record 20260101T000000Z-vm-1" in body
     post = post_of(study)
@@ -64,7 +63,7 @@ def test_the_citation_file_refers_to_every_post(study: str) -> None:
 def test_a_records_page_has_its_samples_as_csv(tmp_path: Path) -> None:
     record = swept_record(tmp_path / "swept", "db1")
     out = tmp_path / "out"
-    html = with_more_downloads(about(read_record(record)), record, out, depth=2)
+    html = with_more_downloads(about(read_record(record)), record, out)
     links = re.findall(r'<a download="([^"]+)" href="\.\./\.\./([^"]+)"', html)
     files = {name: (out / path).read_bytes() for name, path in links}
     assert [*files] == ["swept-samples.csv.gz"]

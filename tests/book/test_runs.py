@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from book.bench.runs import LUCKS, missed
 from pgapps.scorecard.judging import write_verdicts
 from pgapps.scorecard.runs import judged_together, of_all_runs
 from pgservers import paths
@@ -18,7 +19,6 @@ from pgstudies.analysis.intervals import hodges_lehmann
 from pgstudies.charts.outcomes import runs_text, usual_runs
 from pgstudies.records.reading import alike_before
 from pgstudies.records.verdicts import VERDICTS, read_verdicts
-from book.bench.runs import LUCKS, missed
 from tests.made_up import SWEPT, swept_info, swept_record
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def reference(place: Path, day: int, ratio: float, **told: Any) -> Path:
-    """A reference record of one version, with its verdicts, unless something is told."""
+    """A reference record, with its verdicts; of one version unless ``told`` changes that."""
     session = {"started_at": "2026-01-01T00:00:00+00:00", "boot_id": f"boot {day}"}
     usual: dict[str, Any] = {"code": CODE, "sessions": [session]}
     name = f"202601{day:02}T000000Z-a"

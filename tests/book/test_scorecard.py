@@ -25,15 +25,7 @@ from pgapps.scorecard.checks import KEY, doubt, machine_of
 from pgapps.scorecard.judging import digest_of, judged, judged_by, keep, write_verdicts
 from pgapps.scorecard.runs import of_reference
 from pgapps.scorecard.scorecard import SCHEMA, decided, holds_when, scorecard
-from pgapps.scorecard.table import (
-    PICTURE,
-    came_to,
-    checks_line,
-    in_text,
-    left,
-    row_id,
-    score_front,
-)
+from pgapps.scorecard.table import PICTURE, came_to, checks_line, in_text, left, row_id, score_front
 from pgservers import paths
 from pgservers.errors import NotebookError, StudyError
 from pgstudies.analysis.agreement import HOLDS, agreement, judge
@@ -50,7 +42,7 @@ if TYPE_CHECKING:
 
     from pgstudies.records.reading import Record
 
-    Reference = Callable[..., Path]
+    Write = Callable[..., Path]
 
 CORES = study_module("io_method", "reading")
 SCORES = study_module("scorecard", "tables")
@@ -86,7 +78,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, private: None) -> Pat
 
 
 @pytest.fixture
-def records(place: Path) -> Callable[..., Path]:
+def records(place: Path) -> Write:
     """Write a record of this user; see ``swept_record``."""
 
     def write(host: str = "db1", **options: Any) -> Path:
@@ -97,7 +89,7 @@ def records(place: Path) -> Callable[..., Path]:
     return write
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def in_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], pl.DataFrame]:
     """Judge as the notebook does, without a kernel."""
 
@@ -111,43 +103,35 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], pl.DataFrame
     return judged_here
 
 
-# ---- what the records say
-
 UNSURE = [0.97, 1.02, 1.0, 1.06, 1.04, 1.1, 0.99, 1.08]
-TRUTHS = {
-    "holds": 2.0,
-    "holds, weaker": 1.2,
-    "gone": 1.001,
-    "reversed": 0.5,
-    "inconclusive: 2 more blocks": [2.0] * 4,
-}
 
 
-@pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize("verdict", TRUTHS)
+@pytest.mark.parametrize(
+    ("claim", "two", "verdict"),
+    [
+        ("twice", 2.0, "holds"),
+        ("twice", 1.2, "holds, weaker"),
+        ("twice", 1.001, "gone"),
+        ("twice", 0.5, "reversed"),
+        ("twice", [2.0] * 4, "inconclusive: 2 more blocks"),
+        ("alike", 1.001, "holds"),
+        ("alike", 1.2, "gone"),
+        ("alike", 0.8, "gone"),
+    ],
+)
 def test_a_record_of_known_truth_gets_its_verdict(
-    verdict: str, records: Callable[..., Path]
+    claim: str, two: float | list[float], verdict: str, records: Write
 ) -> None:
-    path = records(two=TRUTHS[verdict])
+    path = records(two=two)
     cards = scorecard()
     assert cards.schema == SCHEMA
-    row = cards.row(0, named=True)
-    assert (row["claim"], row["verdict"], row["record"]) == ("twice", verdict, path.name)
-    assert (row["published_ratio"], row["current"]) == (2.0, True)
+    (row,) = cards.filter(claim=claim).iter_rows(named=True)
+    assert (row["verdict"], row["record"], row["current"]) == (verdict, path.name, True)
+    assert row["published_ratio"] == {"twice": 2.0, "alike": 1.0}[claim]
     assert row["link"] == "swept.html#claims"
 
 
-@pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize(("two", "verdict"), [(1.001, "holds"), (1.2, "gone"), (0.8, "gone")])
-def test_a_claim_that_two_are_alike_gets_its_verdict(
-    two: float, verdict: str, records: Callable[..., Path]
-) -> None:
-    records(two=two)
-    assert scorecard().filter(pl.col("claim") == "alike")["verdict"].item() == verdict
-
-
-@pytest.mark.usefixtures("in_process")
-def test_an_open_verdict_says_how_many_blocks_it_lacks(records: Callable[..., Path]) -> None:
+def test_an_open_verdict_says_how_many_blocks_it_lacks(records: Write) -> None:
     path = records(two=UNSURE)
     row = scorecard().row(0, named=True)
     effects = pg.paired_effects(
@@ -158,30 +142,35 @@ def test_an_open_verdict_says_how_many_blocks_it_lacks(records: Callable[..., Pa
     assert row["verdict"] == f"inconclusive: {more} more blocks"
 
 
-def test_one_more_block_is_singular_and_none_is_not_told() -> None:
-    told: dict[str, Any] = {"verdict": "inconclusive", "blocks": 6}
-    assert scorecards.in_full(told | {"blocks_needed": 7}) == "inconclusive: 1 more block"
-    assert scorecards.in_full(told | {"blocks_needed": None}) == "inconclusive"
-    assert scorecards.in_full(told | {"blocks_needed": 9, "verdict": "holds"}) == "holds"
-    evident = {"verdict": "inconclusive: evident on its own", "blocks_needed": 9}
-    assert scorecards.in_full(told | evident) == ("inconclusive: evident on its own; 3 more blocks")
+@pytest.mark.parametrize(
+    ("verdict", "needed", "words"),
+    [
+        ("inconclusive", 7, "inconclusive: 1 more block"),
+        ("inconclusive", None, "inconclusive"),
+        ("holds", 9, "holds"),
+        ("inconclusive: on its own", 9, "inconclusive: on its own; 3 more blocks"),
+    ],
+)
+def test_one_more_block_is_singular_and_none_is_not_told(
+    verdict: str, needed: int | None, words: str
+) -> None:
+    told = {"verdict": verdict, "blocks": 6, "blocks_needed": needed}
+    assert scorecards.in_full(told) == words
 
 
-@pytest.mark.usefixtures("in_process")
-def test_what_would_count_as_holding_follows_from_the_rule(records: Callable[..., Path]) -> None:
-    told = [
-        "By rows: the whole interval of the ratio is 1.41 or above, half of the published effect "
-        "on a logarithmic scale{}.",
-        "By rows: the whole interval of the ratio lies within {} of 1.",
-    ]
-    without = [told[0].format(", and the ratio past the margin"), told[1].format("the margin")]
-    assert scorecard()["holds_when"].to_list() == without
+def test_what_would_count_as_holding_follows_from_the_rule(records: Write) -> None:
+    twice, alike = scorecard()["holds_when"]
+    assert twice.startswith("By rows: ")
+    assert twice.endswith(", and the ratio past the margin.")
+    assert alike.endswith(" lies within the margin of 1.")
     records()
-    assert scorecard()["holds_when"].to_list() == [told[0].format(""), told[1].format("2 %")]
+    twice, alike = scorecard()["holds_when"]
+    assert twice.endswith("1.41 or above, half of the published effect on a logarithmic scale.")
+    assert alike.endswith(" lies within 2 % of 1.")
 
 
 def test_what_was_measured_and_not_judged_says_why_and_is_no_open_verdict(
-    records: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    records: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records()
 
@@ -196,10 +185,7 @@ def test_what_was_measured_and_not_judged_says_why_and_is_no_open_verdict(
     assert "\nNow: 1 holds; 1 not judged\n" in in_text(cards)
 
 
-@pytest.mark.usefixtures("in_process")
-def test_what_was_not_tested_says_why(
-    records: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_not_tested_says_why(records: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     assert scorecard()["verdict"].to_list() == ["not tested: no record"] * 2
     assert scorecard()["record"].to_list() == [None, None]
     records()
@@ -211,87 +197,73 @@ def test_what_was_not_tested_says_why(
     assert scorecard()["verdict"].to_list() == ["not tested: swept stopped in cell 3"] * 2
 
 
-@pytest.mark.usefixtures("in_process")
-def test_without_a_page_the_newest_record_with_intervals_is_current(
-    records: Callable[..., Path],
-) -> None:
+def test_without_a_page_the_newest_record_with_intervals_is_current(records: Write) -> None:
     records(name="1", started_at="2026-11-21T12:00:00+00:00")
     records(name="2", started_at="2026-11-22T12:00:00+00:00", two=1.2)
     records(name="3", started_at="2026-11-23T12:00:00+00:00", two=[2.0])
     records(name="4", started_at="2026-11-24T12:00:00+00:00", status="interrupted")
-    cards = scorecard().filter(pl.col("claim") == "twice")
-    assert cards.select("record", "current").rows() == [("2", True), ("1", False)]
-    assert scorecard(records="current").filter(pl.col("claim") == "twice")["record"].item() == "2"
+    assert of_twice("record", "current") == [("2", True), ("1", False)]
+    assert scorecard(records="current").filter(claim="twice")["record"].item() == "2"
 
 
-@pytest.mark.usefixtures("in_process")
-def test_the_record_of_the_page_is_current_however_short(
-    records: Callable[..., Path], place: Path
-) -> None:
+def test_the_record_of_the_page_is_current_however_short(records: Write, place: Path) -> None:
     records(name="old", started_at="2026-11-21T12:00:00+00:00")
     short = records(name="short", started_at="2026-11-20T12:00:00+00:00", two=[2.0])
     page(place, "swept", short)
     page(place, "scorecard", None)
-    cards = scorecard().filter(pl.col("claim") == "twice")
-    assert cards.select("record", "current").rows() == [("short", True), ("old", False)]
+    assert of_twice("record", "current") == [("short", True), ("old", False)]
     assert [run.study for run in book_runs(paths.STUDIES)] == ["swept"]
 
 
-@pytest.mark.usefixtures("in_process")
-def test_a_copy_of_a_record_counts_once(records: Callable[..., Path], place: Path) -> None:
+def test_a_copy_of_a_record_counts_once(records: Write, place: Path) -> None:
     path = records(name="one")
     shutil.copytree(path, place / "reference" / "swept" / "one")
     assert scorecard()["record"].to_list() == ["one", "one"]  # two claims
 
 
-@pytest.mark.usefixtures("in_process")
-def test_hosts_releases_and_dates_stand_side_by_side(records: Callable[..., Path]) -> None:
+def test_hosts_releases_and_dates_stand_side_by_side(records: Write) -> None:
     servers = {"9.6": {"version_text": "PostgreSQL 9.6.24"}}
     info = {"servers": servers, "server": {"version_text": "PostgreSQL 18.6 (Debian 18.6-1)"}}
-    arms = [
-        {"name": arm, "description": "", "baseline": arm == "one", "copy_of": None}
-        | {"server": server, "not_run": None}
-        for arm, server in (("one", None), ("two", "9.6"))
-    ]
+    arms = made_up.arms_of("one", "two")
+    arms[1]["server"] = "9.6"
     records("db1", name="1", **info)
     records("db2", name="2", started_at="2026-11-22T12:00:00+00:00", arms=arms, **info)
-    cards = scorecard().filter(pl.col("claim") == "twice")
-    assert cards.select("host", "server", "release", "date").rows() == [
+    assert of_twice("host", "server", "release", "date") == [
         ("db2", "9.6.24", "9.6", "2026-11-22 12:00"),
         ("db1", "18.6", "18", "2026-11-21 12:00"),
     ]
+    first, second = scorecard(), scorecard()
+    assert first.equals(second)
+    assert in_text(first) == in_text(second)
+    assert score_front(first).data == score_front(second).data
 
 
-@pytest.mark.usefixtures("in_process")
 def test_the_front_page_has_the_reference_record_and_beside_it_this_machine(
-    records: Callable[..., Path], place: Path
+    records: Write, place: Path
 ) -> None:
     reference, done = place / "reference" / "swept", timeline(*range(1, 7))
     swept_record(reference, "db0", name="20260101T000000Z-a", timeline=done)
     own = records("db1", two=0.5, started_at="2026-11-22T12:00:00+00:00")
-    cards = scorecard(records="reference").filter(pl.col("claim") == "twice")
+    cards = scorecard(records="reference").filter(claim="twice")
     assert cards.select("host", "current", "reference", "verdict").rows() == [
         ("db1", True, False, "reversed"),
         ("db0", False, True, "holds"),
     ]
     front = score_front(cards).data
     assert "on db0, 2026-11-21" in front
-    assert "was measured once, at quick size. That decides 1 of its 1 claims; 0 agree" in " ".join(
-        re.sub(r"<[^>]*>", "", front).split()
-    )
+    said = " ".join(re.sub(r"<[^>]*>", "", front).split())
+    assert "once, at quick size. That decides 1 of its 1 claims; 0 agree" in said
     assert "<small>1 reversed</small>" in front
     assert front.count(">differs: reversed</span>") == 2  # of the study, and of its claim
     words = " ".join(in_text(cards).split())
     assert "holds 2.00 2.00" in words
     assert "this machine differs: reversed: 0.500" in words
     shutil.rmtree(own)
-    alone = score_front(scorecard(records="reference")).data
-    assert "here:" not in alone
+    assert "was measured once" not in score_front(scorecard(records="reference")).data
 
 
-@pytest.mark.usefixtures("in_process")
 def test_records_that_are_not_shown_are_not_read(
-    records: Callable[..., Path], place: Path, monkeypatch: pytest.MonkeyPatch
+    records: Write, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = timeline(*range(1, 7))
     reference = swept_record(place / "reference" / "swept", "db0", timeline=done)
@@ -309,7 +281,7 @@ def test_records_that_are_not_shown_are_not_read(
 
 
 @pytest.fixture
-def references(place: Path, in_process: Callable[[Path], pl.DataFrame]) -> Reference:
+def references(place: Path, in_process: Callable[[Path], pl.DataFrame]) -> Write:
     """Write a reference record with its verdicts; see ``swept_record``."""
 
     def write(day: int, two: float, profile: str = "standard", **told: Any) -> Path:
@@ -329,13 +301,11 @@ def references(place: Path, in_process: Callable[[Path], pl.DataFrame]) -> Refer
 
 
 def of_twice(*columns: str) -> list[tuple[Any, ...]]:
-    """Those columns of the rows of the claim "twice"."""
-    return scorecard().filter(pl.col("claim") == "twice").select(*columns).rows()
+    """These columns of the rows of the claim "twice"."""
+    return scorecard().filter(claim="twice").select(*columns).rows()
 
 
-def test_reference_records_of_other_sizes_and_code_stand_side_by_side(
-    references: Reference,
-) -> None:
+def test_reference_records_of_other_sizes_and_code_stand_side_by_side(references: Write) -> None:
     references(1, 0.5, "quick")
     references(2, 1.001)
     references(3, 2.0)
@@ -347,27 +317,26 @@ def test_reference_records_of_other_sizes_and_code_stand_side_by_side(
 
 
 def test_a_record_on_another_number_of_cores_stands_beside_and_judges_nothing(
-    references: Reference,
+    references: Write,
 ) -> None:
     on_two = references(2, 2.0, cores=2)
     references(3, 0.5, cores=1)
-    rows = of_twice("record", "verdict", "reference")
-    assert rows == [
+    assert of_twice("record", "verdict", "reference") == [
         ("20260102T000000Z-a", "holds", True),
         ("20260103T000000Z-a", "reversed", False),
     ]
     found = of_reference("swept")
     assert found is not None
     assert found[0] == on_two
-    beside = CORES.by_cores(read_record(on_two), found[1]).filter(pl.col("claim") == "twice")
+    beside = CORES.by_cores(read_record(on_two), found[1]).filter(claim="twice")
     assert beside.select("cores", "verdict").rows() == [(1, "reversed"), (2, "holds")]
 
 
 CODE = {"procedure": "0123"}
-"""Digests of code, without which no records are of one version."""
+"""Digests of code: without them records are not of one version."""
 
 
-def test_six_reference_records_of_one_version_judge_together(references: Reference) -> None:
+def test_six_reference_records_of_one_version_judge_together(references: Write) -> None:
     ratios = (4.0, 2.2, 1.8, 2.0, 1.9, 2.1, 2.05)
     for day, two in enumerate(ratios, start=1):
         at = f"2026-01-{day:02}T12:00:00+00:00"
@@ -382,9 +351,7 @@ def test_six_reference_records_of_one_version_judge_together(references: Referen
     assert "standard size, 6 runs" in " ".join(in_text(scorecard()).split())
 
 
-def test_with_fewer_than_six_runs_the_newest_judges_and_says_how_many(
-    references: Reference,
-) -> None:
+def test_with_fewer_than_six_runs_the_newest_judges_and_says_how_many(references: Write) -> None:
     for day, two in ((1, 1.6), (2, 2.6)):
         session = {"started_at": f"2026-01-0{day}T12:00:00+00:00", "boot_id": f"boot {day}"}
         references(day, two, code=CODE, sessions=[session])
@@ -406,9 +373,6 @@ def test_an_unknown_study_is_named() -> None:
         scorecard("absent")
 
 
-# ---- how it is shown
-
-
 @pytest.fixture
 def cards() -> pl.DataFrame:
     return made_up.cards("swept")
@@ -426,46 +390,39 @@ def test_the_text_fits_79_columns_and_says_every_verdict(cards: pl.DataFrame) ->
 
 
 def test_the_text_without_any_record_says_so(cards: pl.DataFrame) -> None:
-    empty = scorecard()
-    assert "not tested no record" in " ".join(in_text(empty).split())
-    assert "2 claims: 2 not tested." in in_text(empty)
+    text = in_text(scorecard())
+    assert "not tested no record" in " ".join(text.split())
+    assert "2 claims: 2 not tested." in text
     assert in_text(cards.head(1)).count("1 claim: 1 holds") == 1
 
 
-@pytest.mark.parametrize(
-    ("reference", "own", "words"),
-    [
-        ("holds", "holds", "agrees"),
-        ("gone", "gone", "agrees"),
-        ("holds", "holds, perhaps weaker", "agrees"),
-        ("holds", "holds, much stronger", "agrees"),
-        ("holds", "holds, weaker", "differs: holds, weaker"),
-        ("holds", "reversed", "differs: reversed"),
-        ("holds", "inconclusive: 3 more blocks", "inconclusive"),
-        ("inconclusive", "gone", "gone"),
-        ("not tested: no disk", "not tested: no disk", "not tested"),
-    ],
-)
-def test_a_run_agrees_or_differs_where_both_decide(reference: str, own: str, words: str) -> None:
-    same = {"ratio": 2.0, "low": 1.9, "high": 2.1, "margin": 0.02}
-    assert agreement_with({**same, "verdict": reference}, {**same, "verdict": own}) == words
+SAME = (2.0, 1.9, 2.1)
 
 
 @pytest.mark.parametrize(
-    ("reference", "own", "words"),
+    ("reference", "own", "verdicts", "words"),
     [
-        ((2.24, 2.1, 2.4), (1.25, 1.2, 1.3), "same direction, weaker"),
-        ((0.5, 0.45, 0.55), (0.3, 0.25, 0.35), "same direction, stronger"),
-        ((2.0, 1.9, 2.1), (2.2, 2.05, 2.35), "agrees"),
-        ((2.0, 2.0, 2.0), (2.04, 2.04, 2.04), "agrees"),  # within the margin
+        (SAME, SAME, ("holds", "holds"), "agrees"),
+        (SAME, SAME, ("gone", "gone"), "agrees"),
+        (SAME, SAME, ("holds", "holds, perhaps weaker"), "agrees"),
+        (SAME, SAME, ("holds", "holds, much stronger"), "agrees"),
+        (SAME, SAME, ("holds", "holds, weaker"), "differs: holds, weaker"),
+        (SAME, SAME, ("holds", "reversed"), "differs: reversed"),
+        (SAME, SAME, ("holds", "inconclusive: 3 more blocks"), "inconclusive"),
+        (SAME, SAME, ("inconclusive", "gone"), "gone"),
+        (SAME, SAME, ("not tested: no disk", "not tested: no disk"), "not tested"),
+        ((2.24, 2.1, 2.4), (1.25, 1.2, 1.3), ("holds", "holds"), "same direction, weaker"),
+        ((0.5, 0.45, 0.55), (0.3, 0.25, 0.35), ("holds", "holds"), "same direction, stronger"),
+        (SAME, (2.2, 2.05, 2.35), ("holds", "holds"), "agrees"),
+        ((2.0, 2.0, 2.0), (2.04, 2.04, 2.04), ("holds", "holds"), "agrees"),  # within the margin
     ],
 )
-def test_a_run_agrees_where_both_intervals_allow_one_ratio(
-    reference: tuple[float, ...], own: tuple[float, ...], words: str
+def test_a_run_agrees_where_verdicts_do_and_both_intervals_allow_one_ratio(
+    reference: tuple[float, ...], own: tuple[float, ...], verdicts: tuple[str, str], words: str
 ) -> None:
     rows = [
-        {"verdict": "holds", "margin": 0.02, **dict(zip(("ratio", "low", "high"), x, strict=True))}
-        for x in (reference, own)
+        {"verdict": verdict, "margin": 0.02, **dict(zip(("ratio", "low", "high"), x, strict=True))}
+        for x, verdict in zip((reference, own), verdicts, strict=True)
     ]
     assert agreement_with(*rows) == words
 
@@ -474,15 +431,14 @@ def test_a_study_is_a_row_that_shows_its_question_and_the_claim_of_its_first_hea
     cards: pl.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     last = cards.drop_nulls("ratio")["claim"][-1]
-    headline = Headline(last, "{now}")
-    monkeypatch.setattr("pgapps.scorecard.shown.headlines", lambda _: [headline])
+    headlines = [Headline(last, "{now}")]
+    monkeypatch.setattr("pgapps.scorecard.shown.headlines", lambda _: headlines)
     monkeypatch.setattr("pgapps.scorecard.table.question", lambda _: "Is <it> faster?")
     front = score_front(cards).data
     assert front.count("score-study") == 1
     (row,) = re.findall(r'<th scope="row">.*?</th>', front)
-    name = cards.filter(claim=last)["name"].item()
     assert "Is &lt;it&gt; faster?" in row
-    assert str(escape(name)) in row
+    assert str(escape(cards.filter(claim=last)["name"].item())) in row
     assert "this machine" not in front.partition("<details")[0]  # nothing was run
 
 
@@ -500,10 +456,8 @@ def test_what_is_left_of_an_effect_is_placed_between_none_and_all() -> None:
     row: dict[str, Any] = {"kind": "direction", "published_ratio": 4.0, "ratio": 2.0}
     row |= {"low": 1.0, "high": 4.0}
     half = (PICTURE["gone"] + PICTURE["published"]) / 2
-    placed = left(row)
-    assert placed == {"x": half, "from": PICTURE["gone"], "to": PICTURE["published"]} | {
-        "beyond": False
-    }
+    placed = {"x": half, "from": PICTURE["gone"], "to": PICTURE["published"], "beyond": False}
+    assert left(row) == placed
     inverse = {name: 1 / row[name] for name in ("published_ratio", "ratio")}
     assert left(row | inverse | {"low": 0.25, "high": 1.0}) == placed
     far = left(row | {"ratio": 0.01, "low": 0.01, "high": 0.01})
@@ -513,39 +467,42 @@ def test_what_is_left_of_an_effect_is_placed_between_none_and_all() -> None:
     assert left(row | {"published_ratio": None}) is None
 
 
-@pytest.mark.usefixtures("in_process")
-def test_two_builds_give_the_same_bytes(records: Callable[..., Path]) -> None:
-    records("db1", name="1")
-    records("db2", name="2", two=UNSURE, started_at="2026-11-22T12:00:00+00:00")
-    first, second = scorecard(), scorecard()
-    assert first.equals(second)
-    assert in_text(first) == in_text(second)
-    assert score_front(first).data == score_front(second).data
-
-
 def test_the_state_of_the_instrument_is_told(place: Path) -> None:
     assert "Measuring was not tested" in checks_line().data
-    page(place, "instrument", None, checks=[check("speed", passed=True)])
+    page(place, "instrument", None, checks=[check(passed=True)])
     assert "was tested on db1, 2026-11-21: 1 of 1 checks passed." in checks_line().data
     assert 'href="studies/instrument.html"' in checks_line().data
-
-
-def test_what_a_failed_instrument_measured_is_marked(
-    place: Path, records: Callable[..., Path]
-) -> None:
-    records("db1")
-    page(place, "instrument", None, checks=[check("speed", passed=False)])
+    page(place, "instrument", None, checks=[check(passed=False)])
     assert "failed: speed" in checks_line().data
-    assert "doubtful" not in score_front(scorecard()).data  # of counts
-    cards = scorecard().with_columns(metric=pl.lit("cpu_s"))
-    shown = score_front(cards).data
-    (mark,) = re.findall(r'<small class="doubtful">(.*?)</small>', shown)
-    assert mark == (
-        '<a href="studies/instrument.html#the-checks">⚠ 2 of these 2 claims rest on times that may '
-        "be off.</a>"
-    )
-    assert shown.count("a check on that machine (speed: as it was made).") == 1
-    assert "MARKED: 2 of these 2 claims rest on times that may be off" in in_text(cards)
+
+
+@pytest.mark.parametrize(
+    ("host", "metric", "machine", "is_marked"),
+    [
+        ("db1", "cpu_s", {}, True),
+        ("db1", "rows", {}, False),
+        ("db2", "cpu_s", {}, False),
+        ("db1", "cpu_s", {"machine": "another, of the same name"}, False),
+    ],
+)
+def test_the_times_of_a_failed_instrument_are_marked(
+    *,
+    host: str,
+    metric: str,
+    machine: dict[str, str],
+    is_marked: bool,
+    place: Path,
+    records: Write,
+) -> None:
+    records(host)
+    page(place, "instrument", None, checks=[check(passed=False) | machine])
+    cards = scorecard().with_columns(metric=pl.lit(metric))
+    shown, text = score_front(cards).data, in_text(cards)
+    told = "2 of these 2 claims rest on times that may be off"
+    mark = f'<a href="studies/instrument.html#the-checks">⚠ {told}.</a>'
+    assert re.findall(r'<small class="doubtful">(.*?)</small>', shown) == [mark] * is_marked
+    assert shown.count("a check on that machine (speed: as it was made).") == is_marked
+    assert (f"MARKED: {told}" in text) is is_marked
 
 
 def test_counts_of_a_failed_instrument_are_not_marked() -> None:
@@ -558,9 +515,7 @@ def test_counts_of_a_failed_instrument_are_not_marked() -> None:
     assert doubt(rows.filter(machine="b"), failed) is None
 
 
-def test_a_page_says_that_its_machine_failed_a_check(
-    place: Path, records: Callable[..., Path]
-) -> None:
+def test_a_page_says_that_its_machine_failed_a_check(place: Path, records: Write) -> None:
     here, elsewhere = records("db1"), records("db2", name="2")
 
     def shown(record: Path) -> str:
@@ -568,34 +523,26 @@ def test_a_page_says_that_its_machine_failed_a_check(
         about = {"pgstudies": {"record": str(record)}}
         return str(marked({"cells": [title], "metadata": about})["cells"][0]["source"])
 
-    page(place, "instrument", None, checks=[check("speed", passed=True)])
+    page(place, "instrument", None, checks=[check(passed=True)])
     assert "may be off" not in shown(here)
-    page(place, "instrument", None, checks=[check("speed", passed=False)])
-    assert shown(here) == (
-        "# Title\n\nWords.\n\n⚠ The times of this machine's run [may be off]"
-        "(instrument.ipynb#the-checks) (speed\\: as it was made). Its counts, and what is said by "
-        "reference records, are not touched.\n"
-    )
+    page(place, "instrument", None, checks=[check(passed=False)])
+    assert shown(here).startswith("# Title\n\nWords.\n\n⚠ ")
+    assert "[may be off](instrument.ipynb#the-checks) (speed\\: as it was made)." in shown(here)
     assert "may be off" not in shown(elsewhere)
     assert "may be off" not in shown(place / "no record")
 
 
-def test_what_the_claims_came_to_is_counted_with_the_claims_themselves(
-    cards: pl.DataFrame,
-) -> None:
+def test_what_the_claims_came_to_is_counted_with_the_claims_themselves(cards: pl.DataFrame) -> None:
     sums = came_to(cards)
-    apart = [word for word in OUTCOMES if word != "holds, much stronger"]
-    assert [row["outcome"].word for row in sums] == apart
+    assert [row["outcome"].word for row in sums] == [
+        word for word in OUTCOMES if word != "holds, much stronger"
+    ]
     assert [row["now"] for row in sums] == [2] + [1] * (len(sums) - 1)
     assert [row["here"] for row in sums] == [None] * len(sums)
-    assert [row["words"] for row in sums][:3] == [
-        "hold, 1 of them much stronger",
-        "holds, perhaps weaker",
-        "weaker",
-    ]
-    assert [claim["id"] for row in sums for claim in row["claims"]] == [
-        row_id(row) for row in cards.iter_rows(named=True)
-    ]
+    words = ["hold, 1 of them much stronger", "holds, perhaps weaker", "weaker"]
+    assert [row["words"] for row in sums][:3] == words
+    ids = [claim["id"] for row in sums for claim in row["claims"]]
+    assert ids == [row_id(row) for row in cards.iter_rows(named=True)]
     front = score_front(cards).data
     assert f"Of {cards.height} claims" in front
     assert "✓ 2 hold, 1 of them much stronger<" in front
@@ -620,31 +567,7 @@ def test_the_ratio_by_wall_time_stands_beside_a_verdict_by_cpu_time(cards: pl.Da
         assert SCORES.score_table(row).data.count("by wall time 1.08") == number
 
 
-def test_what_another_host_measured_is_not_marked(
-    place: Path, records: Callable[..., Path]
-) -> None:
-    records("db2")
-    page(place, "instrument", None, checks=[check("speed", passed=False)])
-    assert "measured where measuring" not in score_front(scorecard()).data
-    assert "MARKED" not in in_text(scorecard())
-
-
-@pytest.mark.usefixtures("in_process")
-def test_another_machine_of_the_same_name_is_not_marked(
-    place: Path, records: Callable[..., Path]
-) -> None:
-    records("db1")
-    failed = check("speed", passed=False) | {"machine": "another, of the same name"}
-    page(place, "instrument", None, checks=[failed])
-    assert "MARKED" not in in_text(scorecard())
-
-
-# ---- the cache
-
-
-def test_a_record_is_replayed_once(
-    records: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_is_replayed_once(records: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     path = records(two=2.0)
     replayed: list[str] = []
 
@@ -655,29 +578,24 @@ def test_a_record_is_replayed_once(
     monkeypatch.setattr("pgapps.scorecard.judging.run_study", counted)
     first = judged(path)
     assert first.select("claim", "verdict").rows() == [("twice", "holds"), ("alike", "gone")]
-    assert judged(path).equals(first)
-    assert replayed == ["swept"]
     # Better words for readers change nothing, other claims may.
-    find_room("swept").directory.joinpath("claims.toml").write_text(
-        CLAIMS.replace("Two are <twice> as many", "Two is the double")
-    )
+    file = find_room("swept").directory / "claims.toml"
+    file.write_text(CLAIMS.replace("Two are <twice> as many", "Two is the double"))
     assert judged(path).equals(first)
     assert replayed == ["swept"]
-    find_room("swept").directory.joinpath("claims.toml").write_text(
-        CLAIMS.replace("arithmetic", "sums")
-    )
+    file.write_text(CLAIMS.replace("arithmetic", "sums"))
     again = judged(path)
     assert again["source"].to_list() == ["sums", "sums"]
-    assert replayed == ["swept", "swept"]
+    assert replayed == ["swept"] * 2
     (kept,) = paths.JUDGED.rglob("*.json")
     assert judged_by(kept) == digest_of("swept", path)
     kept.write_bytes(kept.read_bytes()[:-2])
     assert judged(path).equals(again)
-    assert replayed == ["swept", "swept", "swept"]
+    assert replayed == ["swept"] * 3
 
 
 def test_a_run_leaves_its_verdicts_for_the_scorecard(
-    records: Callable[..., Path], place: Path, monkeypatch: pytest.MonkeyPatch
+    records: Write, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = records(two=2.0)
     keep(run_study("swept", replay=path, output=place / "out.ipynb"))
@@ -711,54 +629,41 @@ def page(
     (studies / f"{name}.ipynb").write_text(text)
 
 
-def check(name: str, *, passed: bool) -> dict[str, Any]:
-    said = {"check": name, "passed": passed, "sentence": "as it was made"}
+def check(*, passed: bool) -> dict[str, Any]:
+    said = {"check": "speed", "passed": passed, "sentence": "as it was made"}
     machine = machine_of({"hostname": "db1"})
     return said | {"host": "db1", "date": "2026-11-21", "machine": machine}
 
 
+HALF = "half of the published effect on a logarithmic scale"
+PAST = "and the ratio past the margin of 2 %"
+DISTANCE = "the post's own distance of 3.7 %"
+AMONG = "so it must be among all of the study's claims"
+
+
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("kind", "direction", "published", "told", "rule"),
     [
-        (
-            {"kind": "direction", "direction": "slower", "published_ratio": 4.0},
-            "By CPU time: the whole interval of the ratio is 2.00 or above, half of the published "
-            "effect on a logarithmic scale; so it must be among all of the study's claims.",
-        ),
-        (
-            {"kind": "count", "direction": "fewer", "published_ratio": 0.25, "metric": "size"},
-            "By size: the whole interval of the ratio is 0.500 or below, half of the published "
-            "effect on a logarithmic scale.",
-        ),
-        (
-            {"kind": "count", "direction": "fewer", "published_ratio": 0.98, "metric": "size"},
-            "By size: the whole interval of the ratio is 0.990 or below, half of the published "
-            "effect on a logarithmic scale, and the ratio past the margin of 2 %.",
-        ),
-        (
-            {"kind": "threshold", "direction": "fewer", "published_ratio": 0.1, "threshold": 0.1},
-            "By CPU time: the whole interval of the ratio is 0.1 or below.",
-        ),
-        (
-            {"kind": "alike", "direction": "alike", "published_ratio": 1.0, "margin": 0.1},
-            "By CPU time: the whole interval of the ratio lies within 10 % of 1.",
-        ),
-        (
-            {"kind": "alike", "direction": "alike", "published_ratio": 0.96429},
-            "By CPU time: the whole interval of the ratio lies within the post's own distance of "
-            "3.7 % and 2 % of 1.",
-        ),
+        ("direction", "slower", 4.0, {}, f"is 2.00 or above, {HALF}; {AMONG}"),
+        ("count", "fewer", 0.25, {}, f"is 0.500 or below, {HALF}"),
+        ("count", "fewer", 0.98, {}, f"is 0.990 or below, {HALF}, {PAST}"),
+        ("threshold", "fewer", 0.1, {"threshold": 0.1}, "is 0.1 or below"),
+        ("alike", "alike", 1.0, {"margin": 0.1}, "lies within 10 % of 1"),
+        ("alike", "alike", 0.96429, {}, f"lies within {DISTANCE} and 2 % of 1"),
     ],
 )
-def test_the_rule_in_words(told: dict[str, Any], expected: str) -> None:
-    usual: dict[str, Any] = {"metric": "cpu_s", "margin": 0.02}
-    assert holds_when(**(usual | told)) == expected
+def test_the_rule_in_words(
+    kind: str, direction: str, published: float, told: dict[str, float], rule: str
+) -> None:
+    usual: dict[str, Any] = {"metric": "cpu_s", "published_ratio": published, "margin": 0.02}
+    words = f"By CPU time: the whole interval of the ratio {rule}."
+    assert holds_when(kind, direction, **(usual | told)) == words
 
 
 @settings(deadline=None)
 @given(st.floats(1.001, 10), st.floats(1.0, 10), st.sampled_from([0.02, 0.1]))
 def test_the_words_say_what_the_rule_does(published: float, ratio: float, margin: float) -> None:
-    """Of an effect without noise, and where the words round nothing away."""
+    """The effect has no noise; ratios that the words round to the limit are left out."""
     words = holds_when("count", "more", metric="rows", published_ratio=published, margin=margin)
     at_least = max(math.sqrt(published), 1 + margin if "past the margin" in words else 1.0)
     assert "half of the published effect" in words
@@ -767,12 +672,9 @@ def test_the_words_say_what_the_rule_does(published: float, ratio: float, margin
         assert held == (ratio > at_least)
 
 
-def test_what_no_post_claims_is_listed_apart_and_not_counted() -> None:
-    some = (
-        made_up.cards("swept")
-        .head(3)
-        .with_columns(beyond=pl.Series([False, False, True]), reference=pl.lit(value=True))
-    )
+def test_what_no_post_claims_is_listed_apart_and_not_counted(cards: pl.DataFrame) -> None:
+    is_beyond = pl.Series([False, False, True])
+    some = cards.head(3).with_columns(beyond=is_beyond, reference=pl.lit(value=True))
     text = in_text(some)
     assert text.count("Beyond the post") == 1
     counts = [part.count("A claim of") for part in text.split("Beyond the post")]

@@ -11,7 +11,7 @@ from pgservers.paths import BOOK, ROOT
 
 @pytest.mark.parametrize("name", ["security", "on-your-server"])
 def test_every_claim_names_a_test_that_there_is(name: str) -> None:
-    """An application's tests have its name before them, and go with it."""
+    """A test of an application has its name in front, and goes with it."""
     page = (BOOK / f"{name}.md").read_text(encoding="utf-8")
     lines = re.findall(r"^% (?:(\w+): )?(test_.*)$", page, re.MULTILINE)
     named = {
@@ -26,7 +26,7 @@ def test_every_claim_names_a_test_that_there_is(name: str) -> None:
 
 
 def test_actions_of_others_are_pinned_by_their_commits() -> None:
-    """A tag can be moved to other code; the version stands in a comment."""
+    """A tag can be moved to other code."""
     used = [
         line
         for file in (ROOT / ".github").rglob("*.yml")

@@ -76,18 +76,13 @@ def effects(steps: list[str], candidates: list[str]) -> pl.DataFrame:
     return frame.with_columns(pl.lit(value).alias(name) for name, value in known.items())
 
 
-def test_candidates_of_one_step_stand_beside_each_other_and_others_in_the_middle_of_their_row() -> (
-    None
-):
+def test_candidates_of_one_step_stand_beside_each_other_and_others_amid_their_row() -> None:
     both = effects(["scan", "scan", "lookup"], ["worker", "sync", "sync"])
     apart = effects(["scan", "lookup"], ["worker", "sync"])
-    offsets, heights = [], []
-    for frame in (both, apart):
+    for frame, offsets, height in ((both, 2, 72), (apart, 0, 60)):
         spec = effect_chart(frame, description="Of made-up steps.").to_dict()
-        offsets.append(sum("yOffset" in layer["encoding"] for layer in spec["layer"]))
-        heights.append(spec["height"])
-    assert offsets == [2, 0]
-    assert heights == [72, 60]
+        assert sum("yOffset" in layer["encoding"] for layer in spec["layer"]) == offsets
+        assert spec["height"] == height
 
 
 def test_a_picture_says_what_its_menu_stands_at_for_readers_without_scripts() -> None:

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -19,20 +20,23 @@ from pgapps import cli
 from pgapps.doctor.listing import parameters
 from pgapps.execution.run import Executed
 from pgservers import paths
-from pgservers.errors import ServerError, SpaceError, StudyError
+from pgservers.errors import ServerError, SpaceError
 from pgservers.files import write_file
 from pgservers.programs.cached import finish
 from pgservers.programs.releases import find_release
 from pgservers.tools import installing
-from pgstudies.records.reading import SAMPLES_SCHEMA
+from pgstudies.records.samples import SAMPLES_SCHEMA
 from pgstudies.records.writing import write_whole
 from tests.made_up import ROOMS, copied_rooms, info, swept_record, timeline
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pgapps.compare.request import Request
     from pgapps.execution.plan import PlannedRun
+
+    Command = Callable[..., "Outcome"]
 
 cli._applications()
 COMMANDS = sorted(typer.main.get_group(cli.app).commands)
@@ -41,14 +45,14 @@ COMMANDS = sorted(typer.main.get_group(cli.app).commands)
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout with copies of two notebooks, and a home without records."""
-    notebooks = copied_rooms(tmp_path, "no_parameters", "well")
-    monkeypatch.setattr(paths, "NOTEBOOKS", (notebooks,))
-    monkeypatch.setattr(paths, "STUDIES", tmp_path / "studies")
-    monkeypatch.setattr(paths, "BUILD", tmp_path / "_build")
-    monkeypatch.setattr(paths, "HTML", tmp_path / "_build" / "html")
-    monkeypatch.setattr(paths, "JUDGED", tmp_path / "_build" / "judged")
+    monkeypatch.setattr(paths, "NOTEBOOKS", (copied_rooms(tmp_path, "no_parameters", "well"),))
+    build = tmp_path / "_build"
+    for name, place in (
+        *(("STUDIES", tmp_path / "studies"), ("REFERENCE_RECORDS", tmp_path / "reference")),
+        *(("BUILD", build), ("HTML", build / "html"), ("JUDGED", build / "judged")),
+    ):
+        monkeypatch.setattr(paths, name, place)
     monkeypatch.setenv("PGSTUDIES_RECORDS", str(tmp_path / "records"))
-    monkeypatch.setattr("pgservers.paths.REFERENCE_RECORDS", tmp_path / "reference")
     for name in ("SERVER", "REPLAY", "FRESH"):
         monkeypatch.delenv(f"PGSTUDIES_{name}", raising=False)
     monkeypatch.setenv("COLUMNS", "80")
@@ -56,35 +60,28 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@dataclass
 class Outcome:
     """What a command printed, and its exit code."""
 
-    def __init__(self, code: int, capture: pytest.CaptureFixture[str]) -> None:
-        self.code = code
-        self.out, self.err = capture.readouterr()
-
-
-class Command:
-    """The command line, run in this process by its own ``main``."""
-
-    def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
-    ) -> None:
-        self._monkeypatch = monkeypatch
-        self._capture = capture
-
-    def __call__(self, *arguments: str) -> Outcome:
-        self._monkeypatch.setattr(sys, "argv", ["pgstudies", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert isinstance(ended.value.code, int)
-        return Outcome(ended.value.code, self._capture)
+    code: int
+    out: str
+    err: str
 
 
 @pytest.fixture
 def pgstudies(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command line, run in this process by its own ``main``."""
     monkeypatch.setattr("signal.signal", lambda *_: None)  # of the tests' own process
-    return Command(monkeypatch, capsys)
+
+    def run(*arguments: str) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["pgstudies", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert isinstance(ended.value.code, int)
+        return Outcome(ended.value.code, *capsys.readouterr())
+
+    return run
 
 
 def record(base: Path, study: str, second: int, **told: Any) -> Path:
@@ -145,11 +142,8 @@ finally:
     assert "\x1b" not in run.stdout
 
 
-def test_version(pgstudies: Command) -> None:
+def test_version_and_an_unknown_option(pgstudies: Command) -> None:
     assert pgstudies("--version").out == "pgstudies 1.1.0\n"
-
-
-def test_an_unknown_option_is_a_wrong_request(pgstudies: Command) -> None:
     shown = pgstudies("run", "well", "--profil", "quick")
     assert shown.code == 2
     assert "No such option" in shown.err
@@ -200,14 +194,14 @@ def test_a_mistake_in_its_claims_is_told_before_a_study_is_run(
     claims.write_text(f"{text}\n{claims.read_text()}")
     shown = pgstudies("run", "swept", "--replay", str(swept_record(place / "kept", "db1")))
     assert shown.code == 2
-    assert "a headline of the claim 'twice' that may have no other places than" in shown.err
+    assert "a headline of the claim 'twice'" in shown.err
     assert not (place / "studies").exists()
 
 
 def run_all(
     pgstudies: Command, monkeypatch: pytest.MonkeyPatch, *options: str, stops_in: str = ""
 ) -> tuple[list[str], Outcome]:
-    """Which studies a run of all measures, with pages that have nothing in them."""
+    """The studies that a run of all measures, with empty pages, and how it ends."""
     measured: list[str] = []
 
     def run_planned(planned: PlannedRun, **_: object) -> Executed:
@@ -245,7 +239,7 @@ def test_a_run_of_all_goes_on_with_the_study_in_which_it_was_interrupted(
 def test_a_run_of_all_goes_on_with_nothing_that_was_asked_for_otherwise(
     three: list[str], pgstudies: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counterpart: a journal of names alone would skip what nobody has measured."""
+    """A journal of names alone would skip what nobody has measured."""
     run_all(pgstudies, monkeypatch, stops_in="well")
     (paths.STUDIES / "swept.ipynb").unlink()
     measured, _ = run_all(pgstudies, monkeypatch, stops_in="well")
@@ -291,10 +285,9 @@ def test_a_run_says_beforehand_what_it_is_and_how_long_it_took(
     notebook.write_text(notebook.read_text().replace("iterations", "blocks"))
     file = place / "notebooks" / "well" / "sizes.toml"
     file.write_text('[standard]\nabout = "A large table: an hour."\nblocks = 8\nrows = 3000\n')
-    ends = ["04:31:30", "04:33:30", "04:35:40"]
+    ends = [f"2026-11-21T04:{end}+00:00" for end in ("31:30", "33:30", "35:40")]
     blocks = [
-        entry
-        | {"started_at": f"2026-11-21T{end[:-2]}00+00:00", "finished_at": f"2026-11-21T{end}Z"}
+        entry | {"started_at": f"{end[:17]}00+00:00", "finished_at": end}
         for entry, end in zip(timeline(1, 2, 3), ends, strict=True)
     ]
     samples = pl.DataFrame(schema=SAMPLES_SCHEMA)
@@ -316,21 +309,14 @@ def test_a_server_of_libpq_that_is_not_measured_is_told(
     assert "PGHOST" not in pgstudies("run", "well", "--server", "embedded").err
 
 
-def test_all_means_every_study(pgstudies: Command) -> None:
-    shown = pgstudies("run", "all", "--server", "embedded")
-    assert shown.code == 0
-    assert shown.out == ended("no_parameters") + ended("well")
-
-
 def test_all_goes_on_after_a_notebook_that_fails(place: Path, pgstudies: Command) -> None:
     copied_rooms(place, "broken")
-    shown = pgstudies("run", "all")
+    shown = pgstudies("run", "all", "--server", "embedded")
     assert shown.code == 4
     assert shown.out == ended("no_parameters") + ended("well")
-    assert shown.err.splitlines()[1] == (
-        'pgstudies: broken stopped in cell 3, under "Verdict": ZeroDivisionError: division by '
-        "zero; the notebook as far as it came is _build/failed/broken.ipynb."
-    )
+    told = shown.err.splitlines()[1]
+    assert told.startswith('pgstudies: broken stopped in cell 3, under "Verdict": ZeroDivision')
+    assert told.endswith("_build/failed/broken.ipynb.")
     assert shown.err.splitlines()[-1] == "pgstudies: 1 of 3 studies failed."
 
 
@@ -346,28 +332,17 @@ def test_all_stops_at_a_server_that_is_not_there(place: Path, pgstudies: Command
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("words", "sentence"),
     [
-        (["wel"], "There is no study wel; the studies are: no_parameters, well."),
-        (
-            ["well", "-p", "rows"],
-            'A parameter is set by -p name=value, and "rows" is not of that form.',
-        ),
-        (
-            ["well", "-p", "rows=many"],
-            'well: rows must be a whole number, such as 50_000, and "many" is not.',
-        ),
-        (["all", "-p", "rows=3000"], "no_parameters has no parameters, so rows cannot be set."),
-        (
-            ["well", "--profile", "huge"],
-            "There is no profile huge; the profiles are: quick, standard, published, smallest.",
-        ),
+        ("wel", "There is no study wel; the studies are: no_parameters, well."),
+        ("well -p rows", 'A parameter is set by -p name=value, and "rows" is not of that form.'),
+        ("all -p rows=3000", "no_parameters has no parameters, so rows cannot be set."),
     ],
 )
 def test_a_wrong_request_is_refused_in_one_sentence(
-    arguments: list[str], sentence: str, place: Path, pgstudies: Command
+    words: str, sentence: str, place: Path, pgstudies: Command
 ) -> None:
-    shown = pgstudies("run", *arguments)
+    shown = pgstudies("run", *words.split())
     assert (shown.code, shown.out, shown.err) == (2, "", f"pgstudies: {sentence}\n")
     assert not (place / "studies").exists()
 
@@ -379,21 +354,10 @@ def test_a_wrong_request_is_refused_in_one_sentence(
     ("error", "code", "sentence"),
     [
         (ServerError("It does not answer."), 3, "It does not answer."),
-        (
-            OSError(errno.ENOSPC, "No space left on device", "/book/x.ipynb"),
-            5,
-            "No space left while writing to /book/x.ipynb: free some.",
-        ),
-        (
-            OSError(errno.EROFS, "Read-only file system", "/book"),
-            5,
-            "Cannot write to /book (Read-only file system): choose a place that you may write to.",
-        ),
-        (
-            PermissionError(errno.EACCES, "Permission denied", "/book"),
-            5,
-            "Cannot write to /book (Permission denied): choose a place that you may write to.",
-        ),
+        (OSError(errno.ENOSPC, "", "/x.ipynb"), 5, "No space left while writing to /x.ipynb"),
+        (OSError(errno.EROFS, "Read-only", "/book"), 5, "Cannot write to /book (Read-only)"),
+        (OSError(errno.EACCES, "Denied", "/book"), 5, "Cannot write to /book (Denied)"),
+        (LookupError("nothing there"), 1, "this is an error in pgstudies itself"),
     ],
 )
 def test_each_kind_of_error_has_its_exit_code(
@@ -408,7 +372,9 @@ def test_each_kind_of_error_has_its_exit_code(
 
     monkeypatch.setattr("pgapps.book.build.build", fail)
     shown = pgstudies("book")
-    assert (shown.code, shown.err) == (code, f"pgstudies: {sentence}\n")
+    *trace, last = shown.err.splitlines()
+    assert (shown.code, last[: len(sentence) + 11]) == (code, f"pgstudies: {sentence}")
+    assert trace[:1] == (["Traceback (most recent call last):"] if code == 1 else [])
 
 
 def test_a_comparison_that_cannot_be_run_is_skipped_by_git_bisect(pgstudies: Command) -> None:
@@ -419,48 +385,18 @@ def test_a_comparison_that_cannot_be_run_is_skipped_by_git_bisect(pgstudies: Com
     assert "no_such_study" in shown.err
 
 
-def test_a_full_disk_has_its_own_exit_code_in_a_comparison_too(
+def test_a_full_disk_has_its_own_exit_code_in_a_comparison_by_checked_values_too(
     pgstudies: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object, **__: object) -> None:
+    def full(request: Request, **_: object) -> None:
+        assert request.parameters == {"rows": 20_000}  # a value, and not what was typed
         raise SpaceError("No space left.")
 
     monkeypatch.setattr("pgapps.compare.run.compared", full)
-    asked = ["compare", "--candidate", "embedded", "--study", "well"]
+    asked = ["compare", "--candidate", "embedded", "--study", "well", "-p", "rows=20_000"]
     shown = pgstudies(*asked)
     assert (shown.code, shown.err) == (5, "pgstudies: No space left.\n")
     assert pgstudies(*asked, "--bisect-run").code == 133
-
-
-def test_a_comparison_looks_for_records_by_values_and_not_by_what_was_typed(
-    pgstudies: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Request] = []
-
-    def compared(request: Request, **_: object) -> None:
-        asked.append(request)
-        raise StudyError("enough")
-
-    monkeypatch.setattr("pgapps.compare.run.compared", compared)
-    words = ["--candidate", "embedded", "--study", "well", "-p", "rows=20_000"]
-    assert pgstudies("compare", "--baseline", "embedded", *words).code == 3
-    assert asked[0].parameters == {"rows": 20_000}
-
-
-def test_an_error_of_the_project_itself_is_said_to_be_one(
-    pgstudies: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail() -> Path:
-        raise LookupError("nothing there")
-
-    monkeypatch.setattr("pgapps.book.build.build", fail)
-    shown = pgstudies("book")
-    assert shown.code == 1
-    assert shown.err.splitlines()[0] == "Traceback (most recent call last):"
-    assert shown.err.splitlines()[-2:] == [
-        "LookupError: nothing there",
-        "pgstudies: this is an error in pgstudies itself; please report it with the lines above.",
-    ]
 
 
 @pytest.mark.parametrize("value", ["[" * 100_000, "9" * 4_000, "x" * 100_000, "1," * 50_000])
@@ -566,41 +502,34 @@ def test_servers_are_listed_with_what_is_here(
     lines = pgstudies("servers").out.splitlines()
     assert "9.6       9.6.24  gcc 4.4.7, -O2  cached" in lines
     newest = find_release("16").version
-    assert (
-        f"16        {newest}   gcc 7.5.0, -Os  cannot be fetched: there is no mvn on PATH "
-        in "\n".join(lines)
-    )
+    told = f"16        {newest}   gcc 7.5.0, -Os  cannot be fetched: there is no mvn on PATH "
+    assert any(line.startswith(told) for line in lines)
     fetched = pgstudies("servers", "fetch", "9.6")
     assert (fetched.code, fetched.out) == (0, f"9.6: {cached.directory}\n")
     refused = pgstudies("servers", "fetch", "9.6", "16")
     assert refused.code == 3
-    assert refused.err == (
-        f"pgstudies: PostgreSQL {newest} cannot be fetched: there is no mvn on PATH "
-        f"({installing('mvn')}).\n"
-    )
+    assert f"{newest} cannot be fetched: there is no mvn on PATH" in refused.err
+    assert f"({installing('mvn')})" in refused.err
 
 
-def test_an_unknown_release_is_refused_before_any_is_fetched(pgstudies: Command) -> None:
+def test_a_fetch_of_an_unknown_release_is_refused_and_an_interrupted_one_says_so(
+    pgstudies: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refused = pgstudies("servers", "fetch", "16", "8.4")
     assert (refused.code, refused.out) == (2, "")
-    assert refused.err.startswith("pgstudies: There is no release '8.4'; there are 9.3, 9.6, ")
+    assert "There is no release '8.4'; there are 9.3, 9.6, " in refused.err
 
-
-def test_an_interrupted_fetch_says_so(pgstudies: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(_: str) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("pgservers.programs.fetching.fetch", interrupt)
     stopped = pgstudies("servers", "fetch", "all")
-    assert stopped.code == 130
-    assert stopped.err == "pgstudies: interrupted; 9.3 was not fetched: run it again.\n"
+    assert (stopped.code, "9.3 was not fetched" in stopped.err) == (130, True)
 
 
 def test_no_records_says_how_to_make_one(pgstudies: Command) -> None:
-    assert pgstudies("records").out == ("There is no record yet: `pgstudies run all` makes one.\n")
-    assert pgstudies("records", "well").out == (
-        "There is no record of well yet: `pgstudies run well` makes one.\n"
-    )
+    assert "`pgstudies run all`" in pgstudies("records").out
+    assert "`pgstudies run well`" in pgstudies("records", "well").out
 
 
 def test_a_strangers_host_cannot_write_to_the_terminal(place: Path, pgstudies: Command) -> None:
@@ -616,37 +545,26 @@ def test_records_are_listed_in_80_columns_with_their_directories(
     place: Path, pgstudies: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(place))
+    wide: dict[str, Any] = {"host": {"hostname": "a-host-with-a-long-name"}, "blocks": 1000}
+    wide |= {"server": {"version_text": "19devel-with-a-suffix"}, "status": "interrupted"}
+    wide |= {"timeline": timeline(*range(1000))}
     paths = [
         record(place / "records", "well", 1),
         record(place / "reference", "well", 2, host={}, server={}, status="running"),
-        record(place / "records", "a_study_with_a_long_name", 3, status="interrupted", timeline=[]),
+        record(place / "records", "a_study_with_a_long_name", 3, **wide),
     ]
     for path in paths:
         size = sum(file.stat().st_size for file in path.iterdir())
         (path / "more").write_bytes(b"\0" * (1_234_567 - size))
-    assert pgstudies("records").out.splitlines() == [
-        "study          started (UTC)    host        server blocks status      size",
-        "well           2026-11-21 04:31 db7.example 18.6   2/6    complete    1.2 MB",
+    lines = pgstudies("records").out.splitlines()
+    assert lines == [
+        "study          started (UTC)    host        server blocks   status      size",
+        "well           2026-11-21 04:31 db7.example 18.6   2/6      complete    1.2 MB",
         "  ~/records/well/20261121T043101Z-host-abcdef",
-        "well           2026-11-21 04:31 ?           ?      2/6    unfinished  1.2 MB",
+        "well           2026-11-21 04:31 ?           ?      2/6      unfinished  1.2 MB",
         "  ~/reference/well/20261121T043102Z-host-abcdef",
-        "a_study_with_… 2026-11-21 04:31 db7.example 18.6   0/6    interrupted 1.2 MB",
+        "a_study_with_… 2026-11-21 04:31 a-host-wit… 19dev… 1000/10… interrupted 1.2 MB",
         "  ~/records/a_study_with_a_long_name/20261121T043103Z-host-abcdef",
     ]
-    only = pgstudies("records", "a_study_with_a_long_name").out.splitlines()
-    assert len(only) == 3
-
-
-def test_a_wide_record_still_fits_80_columns(place: Path, pgstudies: Command) -> None:
-    record(
-        place / "records",
-        "a_study_with_a_long_name",
-        1,
-        status="interrupted",
-        host={"hostname": "a-host-with-a-long-name"},
-        server={"version_text": "19devel-with-a-suffix"},
-        timeline=timeline(*range(1000)),
-        blocks=1000,
-    )
-    for line in pgstudies("records").out.splitlines()[:2]:
-        assert len(line) <= 80
+    assert max(map(len, lines)) <= 80
+    assert len(pgstudies("records", "a_study_with_a_long_name").out.splitlines()) == 3

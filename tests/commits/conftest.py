@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Self
 import polars as pl
 import pytest
 
+from pgapps.builds.builder import Builder
 from pgapps.builds.repository import Repository
 from pgservers.errors import CannotRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pgapps.counting.units import Unit
 
@@ -47,6 +48,20 @@ def git(directory: Path, *arguments: str) -> str:
     return done.stdout
 
 
+def commit(place: Path, message: str = "Changed", files: Mapping[str, str] = {}) -> None:
+    """Write these files and commit all that has changed."""
+    for name, text in files.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(text)
+    git(place, "add", "--all")
+    git(place, "commit", "--quiet", "--message", message)
+
+
+def build(repository: Repository, name: str = "HEAD") -> Path:
+    with repository.held():
+        return Builder(repository).build(repository.commit(name).sha)
+
+
 @pytest.fixture
 def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Repository]:
     """A repository with a commit for each of some costs; None does not build."""
@@ -59,21 +74,18 @@ def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Re
         (place / "configure").write_text(CONFIGURE)
         (place / "configure").chmod(0o755)
         for number, cost in enumerate(costs):
-            (place / "number").write_text(str(number))
             (place / "cost").unlink(missing_ok=True)
-            if cost is not None:
-                (place / "cost").write_text(str(cost))
-            git(place, "add", "--all")
-            git(place, "commit", "--quiet", "--message", f"Commit {number}")
+            files = {"cost": str(cost)} if cost is not None else {}
+            commit(place, f"Commit {number}", {"number": str(number), **files})
             git(place, "tag", f"v{number}")
         return Repository(place)
 
     return make
 
 
-def cost_of(build: Path) -> float:
+def cost_of(place: Path) -> float:
     """The number that the "server" of a build is."""
-    return float((build / "bin" / "postgres").read_text().splitlines()[-1])
+    return float((place / "bin" / "postgres").read_text().splitlines()[-1])
 
 
 class Scripted:

@@ -12,59 +12,58 @@ import pytest
 
 from pgapps.builds.builder import Builder
 from pgapps.builds.repository import Repository
-from pgapps.commits.bisection import bisect
-from pgapps.commits.report import as_text, moved_functions
+from pgapps.commits.bisection import as_text, bisect, moved_functions
 from pgservers.errors import StudyError
-from tests.commits.conftest import cost_of, git
+from tests.commits.conftest import commit, cost_of, git
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-def counted(repository: Repository, seen: list[str]) -> Callable[[str], float]:
+def counted(repository: Repository) -> Callable[[str], float]:
     """What a commit costs, by building it and reading its program."""
     builder = Builder(repository)
-
-    def measure(sha: str) -> float:
-        seen.append(sha)
-        return cost_of(builder.build(sha))
-
-    return measure
-
-
-def subjects(repository: Repository, costs: Sequence[float | None]) -> list[str]:
-    found = bisect(repository, "v0", f"v{len(costs) - 1}", counted(repository, []))
-    return [step.commit.subject for step in found.steps]
+    return lambda sha: cost_of(builder.build(sha))
 
 
 @pytest.mark.parametrize("first", range(1, 12))
 def test_the_commit_is_found_wherever_it_is(first: int, history: Callable[..., Repository]) -> None:
-    costs = [100.0] * first + [105.0] * (12 - first)
-    repository = history(costs)
+    repository = history([100.0] * first + [105.0] * (12 - first))
     seen: list[str] = []
-    found = bisect(repository, "v0", "v11", counted(repository, seen))
-    (step,) = found.steps
+    measure = counted(repository)
+
+    def noted(sha: str) -> float:
+        seen.append(sha)
+        return measure(sha)
+
+    (step,) = bisect(repository, "v0", "v11", noted).steps
     assert (step.commit.subject, step.before, step.after) == (f"Commit {first}", 100.0, 105.0)
     assert len(step.among) == 1
     assert len(seen) == len(set(seen)) <= 7  # both ends, and the binary logarithm of eleven
 
 
-def test_small_differences_do_not_mislead(history: Callable[..., Repository]) -> None:
-    costs = [100.0, 100.05, 99.96, 100.02, 110.0, 110.04, 109.97, 110.02]
-    assert subjects(history(costs), costs) == ["Commit 4"]
-
-
-def test_a_third_level_is_a_second_step(history: Callable[..., Repository]) -> None:
-    costs = [100.0, 100.0, 104.0, 104.0, 104.0, 104.0, 115.0, 115.0, 115.0]
-    assert subjects(history(costs), costs) == ["Commit 6", "Commit 2"]
+@pytest.mark.parametrize(
+    ("costs", "subjects"),
+    [
+        ([100.0, 100.05, 99.96, 100.02, 110.0, 110.04, 109.97, 110.02], ["Commit 4"]),
+        ([100.0, 100.0, 104.0, 104.0, 104.0, 104.0, 115.0, 115.0], ["Commit 6", "Commit 2"]),
+        ([100.0, None, 100.0, 100.0, 120.0, 120.0, None, 120.0], ["Commit 4"]),
+    ],
+    ids=["small differences", "a third level", "builds that fail elsewhere"],
+)
+def test_the_steps_are_found(
+    costs: Sequence[float | None], subjects: list[str], history: Callable[..., Repository]
+) -> None:
+    repository = history(costs)
+    found = bisect(repository, "v0", "v7", counted(repository))
+    assert [step.commit.subject for step in found.steps] == subjects
 
 
 def test_a_commit_that_does_not_build_is_skipped_and_told(
     history: Callable[..., Repository],
 ) -> None:
-    costs = [100.0, 100.0, 100.0, None, 120.0, 120.0]
-    repository = history(costs)
-    found = bisect(repository, "v0", "v5", counted(repository, []))
+    repository = history([100.0, 100.0, 100.0, None, 120.0, 120.0])
+    found = bisect(repository, "v0", "v5", counted(repository))
     (step,) = found.steps
     assert [commit.subject for commit in step.among] == ["Commit 3", "Commit 4"]
     assert (step.before, step.after) == (100.0, 120.0)
@@ -77,11 +76,6 @@ def test_a_commit_that_does_not_build_is_skipped_and_told(
     assert "skipped" in text
 
 
-def test_a_build_that_fails_elsewhere_does_no_harm(history: Callable[..., Repository]) -> None:
-    costs = [100.0, None, 100.0, 100.0, 120.0, 120.0, None, 120.0]
-    assert subjects(history(costs), costs) == ["Commit 4"]
-
-
 @pytest.mark.parametrize("of_branch", [100.0, 108.0])
 def test_a_release_branch_is_compared_from_where_it_branched_off(
     of_branch: float, history: Callable[..., Repository]
@@ -90,17 +84,8 @@ def test_a_release_branch_is_compared_from_where_it_branched_off(
     repository = history([100.0, 100.0, 100.0, 110.0, 110.0])
     git(repository.source, "checkout", "--quiet", "-b", "stable", "v1")
     for number, cost in enumerate([100.0, of_branch]):
-        (repository.source / "cost").write_text(str(cost))
-        git(
-            repository.source,
-            "commit",
-            "--quiet",
-            "--allow-empty",
-            "--all",
-            "-m",
-            f"Stable {number}",
-        )
-    found = bisect(repository, "stable", "v4", counted(repository, []))
+        commit(repository.source, f"Stable {number}", {"cost": str(cost), "number": str(number)})
+    found = bisect(repository, "stable", "v4", counted(repository))
     steps = {step.commit.subject: (step.before, step.after) for step in found.steps}
     stable = {"Stable 1": (100.0, 108.0)} if of_branch != 100.0 else {}
     assert steps == {"Commit 3": (100.0, 110.0), **stable}
@@ -109,24 +94,25 @@ def test_a_release_branch_is_compared_from_where_it_branched_off(
 def test_what_is_left_is_told(history: Callable[..., Repository]) -> None:
     repository = history([100.0] * 8 + [105.0] * 8)
     left: list[int] = []
-    bisect(
-        repository, "v0", "v15", counted(repository, []), show=lambda _, steps: left.append(steps)
-    )
+    bisect(repository, "v0", "v15", counted(repository), show=lambda _, steps: left.append(steps))
     assert left[0] >= 4
     assert left == sorted(left, reverse=True)
     assert left[-1] == 1
 
 
-def test_ends_that_do_not_differ_are_told(history: Callable[..., Repository]) -> None:
-    repository = history([100.0, 150.0, 100.0])
-    with pytest.raises(StudyError, match=r"do not differ: 100 and 100\.  Steps .* cancel out"):
-        bisect(repository, "v0", "v2", counted(repository, []))
-
-
-def test_an_end_without_a_number_is_told(history: Callable[..., Repository]) -> None:
-    repository = history([None, 100.0])
-    with pytest.raises(StudyError, match="v0 cannot be measured: it does not build"):
-        bisect(repository, "v0", "v1", counted(repository, []))
+@pytest.mark.parametrize(
+    ("costs", "why"),
+    [
+        ([100.0, 150.0, 100.0], "do not differ: 100 and 100"),
+        ([None, 100.0, 100.0], "v0 cannot be measured: it does not build"),
+    ],
+)
+def test_ends_that_cannot_be_bisected_are_told(
+    costs: Sequence[float | None], why: str, history: Callable[..., Repository]
+) -> None:
+    repository = history(costs)
+    with pytest.raises(StudyError, match=why):
+        bisect(repository, "v0", "v2", counted(repository))
 
 
 def test_the_users_checkout_stays_as_it_is(history: Callable[..., Repository]) -> None:
@@ -134,26 +120,25 @@ def test_the_users_checkout_stays_as_it_is(history: Callable[..., Repository]) -
     git(repository.source, "bisect", "start", "v2", "v0")
     (repository.source / "cost").write_text("being edited")
     (repository.source / "new").write_text("not added")
-    before = [git(repository.source, *what) for what in (["status", "-s"], ["rev-parse", "HEAD"])]
-    refs = git(repository.source, "for-each-ref")
-    bisect(repository, "v0", "v2", counted(repository, []))
-    after = [git(repository.source, *what) for what in (["status", "-s"], ["rev-parse", "HEAD"])]
-    assert after == before
-    assert git(repository.source, "for-each-ref") == refs
-    assert git(repository.source, "bisect", "log")
+    questions = (["status", "-s"], ["rev-parse", "HEAD"], ["for-each-ref"], ["bisect", "log"])
+    before = [git(repository.source, *question) for question in questions]
+    bisect(repository, "v0", "v2", counted(repository))
+    assert [git(repository.source, *question) for question in questions] == before
 
 
-def test_what_is_built_is_kept_until_there_is_no_room(history: Callable[..., Repository]) -> None:
+def test_what_is_built_is_kept_until_there_is_no_room(
+    history: Callable[..., Repository], monkeypatch: pytest.MonkeyPatch
+) -> None:
     repository = history([1.0, 2.0, 3.0])
     shas = [repository.commit(f"v{n}").sha for n in range(3)]
     with repository.held():
-        builder = Builder(repository, most_bytes=100_000)
+        builder = Builder(repository)
         places = [builder.build(sha) for sha in shas]
         assert builder.built == 3
         assert [builder.build(sha) for sha in shas] == places
         assert builder.built == 3
-        crowded = Builder(repository, configure=["--other"], most_bytes=1)
-        newest = crowded.build(shas[0])
+        monkeypatch.setattr("pgapps.builds.builder.MOST_BYTES", 1)
+        newest = Builder(repository, configure=["--other"]).build(shas[0])
         assert newest not in places
         assert newest.is_dir()
         assert not any(place.exists() for place in places)
@@ -183,9 +168,7 @@ chmod 755 $(cat prefix)/bin/postgres""",
     monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
     monkeypatch.setattr("pgapps.builds.builder._LOOK_S", 0.01)
     repository = history([1.0])
-    (repository.source / "meson.build").touch()
-    git(repository.source, "add", "--all")
-    git(repository.source, "commit", "--quiet", "--message", "Build with meson")
+    commit(repository.source, files={"meson.build": ""})
     shown: list[str] = []
 
     def show(what: str) -> None:
@@ -212,18 +195,14 @@ def test_two_at_a_time_are_refused(history: Callable[..., Repository]) -> None:
         pass
 
 
-def test_what_is_no_repository_or_commit_is_told(
-    history: Callable[..., Repository], tmp_path: Path
-) -> None:
-    with pytest.raises(StudyError, match="has no commit 'v9'"):
-        history([1.0]).commit("v9")
-    with pytest.raises(StudyError, match=r"git in .*not a git repository"):
+def test_what_is_no_repository_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match="not a git repository"):
         Repository(tmp_path)
 
 
 def test_the_functions_that_moved_are_named(history: Callable[..., Repository]) -> None:
     repository = history([100.0, 120.0])
-    found = bisect(repository, "v0", "v1", counted(repository, []))
+    found = bisect(repository, "v0", "v1", counted(repository))
     (step,) = found.steps
 
     def counts(sha: str) -> pl.DataFrame:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from pgapps.builds.builder import Builder, _objects, commit_of
+from pgapps.builds.builder import _objects, commit_of
 from pgapps.compare.command import commands
 from pgservers.errors import StudyError
 from pgservers.programs.installations import Binaries
 from pgservers.programs.relinking import can_relink, relinked
-from tests.commits.conftest import cost_of, git
+from tests.commits.conftest import build, commit, cost_of, git
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,14 +76,7 @@ SOURCES = {
 }
 
 
-def built(repository: Repository) -> Binaries:
-    (repository.source / "configure").write_text(CONFIGURE)
-    for name, text in SOURCES.items():
-        (repository.source / name).write_text(text)
-    git(repository.source, "add", "--all")
-    git(repository.source, "commit", "--quiet", "--message", "A backend in C")
-    with repository.held():
-        place = Builder(repository).build(repository.commit("HEAD").sha)
+def binaries_of(place: Path) -> Binaries:
     return Binaries(place / "bin", 180006, "PostgreSQL 18.6", "made up")
 
 
@@ -92,7 +85,8 @@ def test_a_build_is_linked_anew_when_its_trees_are_gone(
     history: Callable[..., Repository], tmp_path: Path
 ) -> None:
     repository = history([1])
-    binaries = built(repository)
+    commit(repository.source, files={"configure": CONFIGURE, **SOURCES})
+    binaries = binaries_of(build(repository))
     shutil.rmtree(repository.clone)
     shutil.rmtree(repository.source)
     assert not (repository.place / "build").exists()
@@ -107,38 +101,26 @@ def test_a_build_is_linked_anew_when_its_trees_are_gone(
 
 def test_programs_of_tests_and_ecpg_are_not_built(history: Callable[..., Repository]) -> None:
     repository = history([1])
-    (repository.source / "configure").write_text(WHOLE)
-    (repository.source / "src" / "interfaces" / "libpq").mkdir(parents=True)
-    (repository.source / "src" / "interfaces" / "libpq" / "exports.txt").touch()
-    git(repository.source, "add", "--all")
-    git(repository.source, "commit", "--quiet", "--message", "A tree of more parts")
-    with repository.held():
-        place = Builder(repository).build(repository.commit("HEAD").sha)
-    assert sorted(path.name for path in place.glob("*")) == [
-        "bin", "config", "finished.json", "libpq"
-    ]  # fmt: skip
+    files = {"configure": WHOLE, "src/interfaces/libpq/exports.txt": ""}
+    commit(repository.source, files=files)
+    installed = {path.name for path in build(repository).glob("*")}
+    assert installed == {"bin", "config", "finished.json", "libpq"}
 
 
 def test_what_configure_compiles_for_a_moment_is_no_part_of_the_build(tmp_path: Path) -> None:
-    (tmp_path / "conf1234.dir").mkdir()
-    (tmp_path / "conf1234.dir" / "conftest.o").touch()
     assert _objects(tmp_path) == 0
-    (tmp_path / "src" / "backend").mkdir(parents=True)
-    for name in ("main.c", "main.o", "postgres.o"):
-        (tmp_path / "src" / "backend" / name).touch()
+    for name in ("conf1234.dir/conftest.o", "src/main.c", "src/main.o", "src/backend/postgres.o"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
     assert _objects(tmp_path) == 2
-    shutil.rmtree(tmp_path / "src")
-    assert _objects(tmp_path) == 0
 
 
 def test_a_build_whose_link_is_not_found_is_kept_and_not_linked_anew(
     history: Callable[..., Repository],
 ) -> None:
-    repository = history([1])
-    with repository.held():
-        place = Builder(repository).build(repository.commit("v0").sha)
+    place = build(history([1]))
     assert not (place / "relink").exists()
-    assert not can_relink(Binaries(place / "bin", 180006, "PostgreSQL 18.6", "made up"))
+    assert not can_relink(binaries_of(place))
 
 
 def test_both_sides_of_a_comparison_are_built_alike_from_a_repository(
@@ -161,11 +143,12 @@ def test_both_sides_of_a_comparison_are_built_alike_from_a_repository(
 
     done = compare("--repo", source, "--baseline", "v0", "--candidate", "v1+my.conf")
     assert "enough" in done.output
-    places = [Path(side.server) for side in (asked[0].baseline, asked[0].candidate)]
+    sides = (asked[0].baseline, asked[0].candidate)
+    places = [Path(side.server) for side in sides]
     assert f"v0 is built in {places[0]}.\nv1 is built in {places[1]}.\n" in done.output
     assert list(map(cost_of, places)) == [1, 2]
     shas = [git(Path(source), "rev-parse", name)[:10] for name in ("v0", "v1")]
-    assert [commit_of(side.server) for side in (asked[0].baseline, asked[0].candidate)] == shas
+    assert [commit_of(side.server) for side in sides] == shas
     assert places[0].name.partition("-")[2] == places[1].name.partition("-")[2]
     assert asked[0].candidate.settings == {"work_mem": "64MB"}
     for words, said in (

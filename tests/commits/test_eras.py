@@ -17,7 +17,8 @@ from pgservers.programs.cached import finish
 from pgservers.programs.installations import find_binaries
 from pgservers.servers.serve import require_server, serve
 from pgstudies.measuring.arms import Arm
-from tests.commits.conftest import git
+from tests.commits.conftest import commit, git
+from tests.counting.test_points import programs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,20 +35,14 @@ NEW = {
 }
 
 
-def committed(repository: Repository, files: dict[str, str], tag: str) -> str:
-    for name, text in files.items():
-        path = repository.source / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    git(repository.source, "add", "--all")
-    git(repository.source, "commit", "--quiet", "--message", tag)
-    git(repository.source, "tag", tag)
-    return repository.commit(tag).sha
+def committed(repository: Repository, files: dict[str, str]) -> str:
+    commit(repository.source, files=files)
+    return repository.commit("HEAD").sha
 
 
 def test_one_commit_that_needs_flags_gives_them_to_all(history: Callable[..., Repository]) -> None:
     repository = history([1])
-    old, new = (committed(repository, files, t) for files, t in ((OLD, "old"), (NEW, "new")))
+    old, new = (committed(repository, files) for files in (OLD, NEW))
     both = ("-fno-aggressive-loop-optimizations", "-fwrapv")
     assert flags_for(repository, [new]) == ()
     assert flags_for(repository, [old]) == flags_for(repository, [new, old]) == both
@@ -56,13 +51,8 @@ def test_one_commit_that_needs_flags_gives_them_to_all(history: Callable[..., Re
     assert plain.how == Builder(repository).how
     assert alike.how.endswith("-O2 -fno-aggressive-loop-optimizations -fwrapv")
     assert plain._digest == Builder(repository)._digest != alike._digest
-
-
-def test_a_marked_catalog_needs_no_flag_for_it(history: Callable[..., Repository]) -> None:
-    repository = history([1])
-    marked = {"src/include/catalog/genbki.h": "#define CATALOG_VARLEN\n"}
-    of_2013 = committed(repository, OLD | marked, "of-2013")
-    assert flags_for(repository, [of_2013]) == ("-fwrapv",)
+    marked = OLD | {"src/include/catalog/genbki.h": "#define CATALOG_VARLEN\n"}
+    assert flags_for(repository, [committed(repository, marked)]) == ("-fwrapv",)
 
 
 def test_parts_are_made_one_by_one_where_the_makefile_has_no_list(tmp_path: Path) -> None:
@@ -136,11 +126,7 @@ def test_a_server_is_named_by_its_commit_and_has_no_path(
     monkeypatch.setenv("PGSTUDIES_CACHE", str(tmp_path / "cache"))
     sha = "0123456789abcdef"
     place = tmp_path / "cache" / "commits" / "of" / "builds" / f"{sha}-01234567"
-    (place / "bin").mkdir(parents=True)
-    for name in ("initdb", "postgres"):
-        (place / "bin" / name).write_text("#!/bin/sh\necho 'postgres (PostgreSQL) 9.4devel'\n")
-        (place / "bin" / name).chmod(0o755)
-    finish(place)
+    finish(programs(place, "9.4devel"))
     word = f"commit-{sha[:10]}"
     binaries = find_binaries(word)
     assert (binaries.bindir, binaries.source) == (place / "bin", f"commit {sha[:10]}")

@@ -20,7 +20,7 @@ from pgapps.counting.units import Unit
 from pgapps.options import for_git
 from pgservers.errors import CannotRun, StudyError
 from pgservers.paths import ROOT
-from tests.commits.conftest import Scripted, git
+from tests.commits.conftest import Scripted, commit, git
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,6 +69,13 @@ def server(place: Path, cost: float) -> str:
     return str(place)
 
 
+def units_of(*rows: tuple[Any, ...]) -> pl.DataFrame:
+    """Units with both counts, their ratio, and why they were not counted."""
+    columns = ["unit", "baseline", "candidate", "ratio", "reason"]
+    types = dict.fromkeys(columns, pl.Float64()) | {"unit": pl.String(), "reason": pl.String()}
+    return pl.DataFrame([*rows], schema=types, orient="row")
+
+
 def test_a_diff_tells_the_functions_it_changes_and_adds() -> None:
     assert changed_functions(DIFF) == {"_bt_compare", "_bt_first", "count_it"}
     assert changed_functions("") == frozenset()
@@ -92,15 +99,12 @@ def test_units_that_a_change_touches_come_first_by_how_much() -> None:
     assert [unit.name for unit, _ in touched_first(last, {"f"}, functions)] == ["a2", "a1", "b1"]
 
 
-@pytest.mark.parametrize(("text", "limit"), [("0.5%", 0.005), ("2 %", 0.02), ("0.1%", 0.001)])
-def test_a_limit_is_a_percentage(text: str, limit: float) -> None:
-    assert limit_of(text) == pytest.approx(limit)
-
-
-@pytest.mark.parametrize("text", ["0.5", "", "-1%", "0.01%", "many%"])
-def test_what_is_no_limit_is_refused(text: str) -> None:
-    with pytest.raises(StudyError, match="limit"):
-        limit_of(text)
+def test_a_limit_is_a_percentage() -> None:
+    limits = [limit_of(text) for text in ("0.5%", "2 %", "0.1%")]
+    assert limits == pytest.approx([0.005, 0.02, 0.001])
+    for text in ("0.5", "", "-1%", "0.01%", "many%"):
+        with pytest.raises(StudyError, match="limit"):
+            limit_of(text)
 
 
 def test_the_exit_code_is_1_past_the_limit_only(
@@ -121,11 +125,9 @@ def test_the_exit_code_is_1_past_the_limit_only(
 
 
 def test_what_neither_side_can_do_does_not_count_against_a_change() -> None:
-    columns = ["unit", "baseline", "candidate", "ratio", "reason"]
-    types = dict.fromkeys(columns, pl.Float64()) | {"unit": pl.String(), "reason": pl.String()}
-    rows = [("a", 10.0, 10.0, 1.0, None), ("b", None, None, None, "no locale")]
-    assert verdict(pl.DataFrame(rows, schema=types, orient="row"), 0.005) == 0
-    assert verdict(pl.DataFrame(rows[1:], schema=types, orient="row"), 0.005) == 2
+    broken = ("b", None, None, None, "no locale")
+    assert verdict(units_of(("a", 10.0, 10.0, 1.0, None), broken), 0.005) == 0
+    assert verdict(units_of(broken), 0.005) == 2
 
 
 def test_a_pull_request_is_judged_from_where_it_branched_off(
@@ -134,16 +136,13 @@ def test_a_pull_request_is_judged_from_where_it_branched_off(
     repository = history([1000, 1000, 900])  # on the main branch, work became cheaper since v1
     source = repository.source
     git(source, "checkout", "--quiet", "-b", "patch", "v1")
-    (source / "nbtsearch.c").write_text("int\n_bt_compare(int a)\n{\n}\n")
-    git(source, "add", "--all")
-    git(source, "commit", "--quiet", "--message", "Only | add")
+    commit(source, "Only | add", {"nbtsearch.c": "int\n_bt_compare(int a)\n{\n}\n"})
     code, out = run(repo=source, base="v2", head="patch", most=2)
     assert code == 0
     assert out.count("| 1,000 | 1,000 | 1.0000 |") == 2
     assert "Functions in the diff: `_bt_compare`." in out
     assert repository.commit("v1").short in out
-    (source / "cost").write_text("1100")
-    git(source, "commit", "--quiet", "--all", "--message", "Slower")
+    commit(source, "Slower", {"cost": "1100"})
     code, out = run(repo=source, base="v2", head="patch", most=1)
     assert code == 1
     assert "| `_bt_compare` | 940 | 1,040 | +100 |" in out
@@ -162,17 +161,15 @@ def test_what_cannot_be_judged_is_told(history: Callable[..., Repository], tmp_p
     with pytest.raises(StudyError, match="cannot be read"):
         gate(base="17", head="18", diff=tmp_path / "none")
     git(source, "checkout", "--quiet", "--orphan", "other")
-    git(source, "commit", "--quiet", "--message", "Of another tree")
+    commit(source, "Of another tree")
     with pytest.raises(StudyError, match="no commit in common"):
         gate(repo=source, base="v0", head="other")
 
 
-@pytest.mark.parametrize(
-    ("code", "told"), [(0, 0), (1, 1), (2, 125), (3, 125), (5, 133), (130, 130)]
-)
-def test_git_bisect_run_skips_what_is_not_decided(code: int, told: int) -> None:
-    assert for_git(code, bisect_run=True) == told
-    assert for_git(code, bisect_run=False) == code
+def test_git_bisect_run_skips_what_is_not_decided() -> None:
+    told = {0: 0, 1: 1, 2: 125, 3: 125, 5: 133, 130: 130}
+    assert {code: for_git(code, bisect_run=True) for code in told} == told
+    assert all(for_git(code, bisect_run=False) == code for code in told)
 
 
 def test_git_bisects_by_a_gate(
@@ -192,30 +189,19 @@ def test_git_bisects_by_a_gate(
     git(source, "bisect", "start", "v7", "v0")
     said = git(source, "bisect", "run", "sh", "-c", f"case $(cat number) in {cases} esac")
     assert f"{repository.commit('v5').sha} is the first bad commit" in said
-
-
-def test_an_error_is_skipped_by_git_too(
-    run: Callable[..., tuple[int, str]], tmp_path: Path
-) -> None:
     assert run(base="17", head="18", diff=tmp_path / "none", bisect_run=True) == (125, "")
 
 
 def test_text_of_others_is_no_markdown() -> None:
-    units = pl.DataFrame(
-        [("a|b <i>@x", 1.0, 1.0, 1.0, None)],
-        schema=["unit", "baseline", "candidate", "ratio", "reason"],
-        orient="row",
-    )
+    units = units_of(("a|b <i>@x", 1.0, 1.0, 1.0, None))
     moved = pl.DataFrame(schema=["unit", "function", "before", "after", "change"])
     text = as_markdown(units, moved, sides=("`x`", "a|b"), limit=0.005, shares={})
     assert r"| a\|b \<i\>\@x |" in text
     assert "Base is `'x'`, head `a/b`." in text
 
 
-def steps() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = yaml.safe_load((ACTION / "action.yml").read_text())["runs"][
-        "steps"
-    ]
+def action() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((ACTION / "action.yml").read_text())
     return found
 
 
@@ -227,7 +213,7 @@ def test_the_action_hands_on_the_table_and_the_exit_code(code: int, tmp_path: Pa
     program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/told\n'
                        f'printf "%s" "{table}"\nexit {code}\n')  # fmt: skip
     program.chmod(0o755)
-    (step,) = [step for step in steps() if step.get("id") == "gate"]
+    (step,) = [step for step in action()["runs"]["steps"] if step.get("id") == "gate"]
     given = {"REPOSITORY": ".", "BASE": "a; touch x", "HEAD": "b", "LIMIT": "0.5%", "MOST": "8"}
     assert set(step["env"]) == {*given, "CCACHE_DIR"}
     done = subprocess.run(
@@ -259,20 +245,16 @@ def test_the_action_hands_on_the_table_and_the_exit_code(code: int, tmp_path: Pa
 
 
 def test_the_actions_inputs_are_all_used() -> None:
-    told = yaml.safe_load((ACTION / "action.yml").read_text())
-    used = "".join(str(value) for step in steps() for value in step.get("env", {}).values())
-    assert all(f"inputs.{name}" in used for name in told["inputs"])
+    steps = action()["runs"]["steps"]
+    used = "".join(str(value) for step in steps for value in step.get("env", {}).values())
+    assert all(f"inputs.{name}" in used for name in action()["inputs"])
     for script in ("install.sh", "gate.sh"):
         assert os.access(ACTION / script, os.X_OK)
         subprocess.run(["bash", "-n", str(ACTION / script)], check=True)
 
 
 def test_without_a_diff_there_is_no_column_about_it_and_a_missing_name_gets_a_hint() -> None:
-    units = pl.DataFrame(
-        [("a", 100.0, 101.0, 1.01, None)],
-        schema=["unit", "baseline", "candidate", "ratio", "reason"],
-        orient="row",
-    )
+    units = units_of(("a", 100.0, 101.0, 1.01, None))
     before, after = (
         pl.DataFrame({"function": ["f", "(no name) in postgres"], "own": own})
         for own in ([-3.0, 10.0], [2.0, 40.0])

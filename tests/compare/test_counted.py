@@ -16,10 +16,11 @@ from pgapps.compare.text import COLUMNS, as_text
 from pgapps.counting.units import Unit
 from pgapps.counting.valgrind import reason_no_valgrind
 from pgservers.errors import CannotRun
-from tests.compare.test_compare import COMPARISON, result, well
+from tests.compare.test_compare import result, well, words
 from tests.servers_at_hand import skip_but_not_in_ci
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 WORK = """
@@ -51,14 +52,14 @@ def test_planted_work_is_found_to_the_digit_with_its_functions(tmp_path: Path) -
     assert 0 < found.moved.height <= 10
     assert "_SPI_execute_plan" in set(found.moved["function"])
 
-    compared = replace(result(well()), comparison=COMPARISON, counted=found)
+    compared = replace(result(well()), counted=found)
     text = as_text(compared)
     ours = text.partition("Instructions for")[2].partition("Guards")[0]
     assert max(map(len, ours.splitlines())) <= COLUMNS
     assert "  one planted thing" in text
     assert f"  {planted['ratio']:.4f}" in text
     assert "changed most: " in text
-    assert "not run (one impossible thing): a statement fails" in " ".join(text.split())
+    assert "not run (one impossible thing): a statement fails" in words(compared)
     page = write_report(compared, request, text, tmp_path / "report.html").read_text()
     assert "<h2>Instructions</h2>" in page
     assert '"instructions": true' in page
@@ -71,27 +72,25 @@ def test_without_valgrind_every_unit_says_so(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("pgapps.counting.counter.valgrind_version", missing)
     request = Request(Side("embedded"), Side("embedded"), ("mvcc_catalog",), instructions=True)
     found = counted(request)
-    assert found.units["unit"].len() == 3
-    assert set(found.units["reason"]) == {"there is no valgrind on PATH"}
+    assert found.units["reason"].to_list() == ["there is no valgrind on PATH"] * 3
+
+
+def of_units(ratios: Mapping[str, float], changes: Sequence[tuple[str, str, float]]) -> Counted:
+    """Units by name, and the functions that changed: unit, function, instructions."""
+    rows = [
+        {"study": "made_up", "unit": n, "baseline": 1000.0, "candidate": 1000 * r, "ratio": r}
+        for n, r in ratios.items()
+    ]
+    units = pl.DataFrame(rows).with_columns(reason=pl.lit(None, pl.String()))
+    moved = pl.DataFrame(changes, schema=["unit", "function", "change"], orient="row")
+    return Counted(units, moved)
 
 
 def test_of_many_units_those_that_changed_most_are_told() -> None:
-    names = [f"unit {number}" for number in range(40)]
-    ratios = [1 + 0.01 * number if number % 2 else 1 - 0.00001 * number for number in range(40)]
-    rows = [
-        {"study": "made_up", "unit": n, "baseline": 1000.0, "candidate": 1000 * r, "ratio": r}
-        for n, r in zip(names, ratios, strict=True)
-    ]
-    units = pl.DataFrame(rows).with_columns(reason=pl.lit(None, pl.String()))
-    moved = pl.DataFrame(
-        [
-            {"unit": "unit 39", "function": f"f{n}", "before": 0.0, "after": 9.0, "change": 9.0}
-            for n in range(10)
-        ]
-    )
-    compared = replace(result(well()), counted=Counted(units, moved))
-    text = as_text(compared)
-    told = [name for name in names if f"  {name} " in text]
+    ratios = {f"unit {n}": 1 + 0.01 * n if n % 2 else 1 - 0.00001 * n for n in range(40)}
+    counts = of_units(ratios, [("unit 39", f"f{n}", 9.0) for n in range(10)])
+    text = as_text(replace(result(well()), counted=counts))
+    told = [name for name in ratios if f"  {name} " in text]
     assert told == [f"unit {number}" for number in range(17, 40, 2)]
     assert "  8 more changed less, 20 by no more than 0.1 %: see the report.\n" in text
     assert "changed most: f0 +9, f1 +9, f2 +9, f3 +9, f4 +9\n" in text
@@ -101,15 +100,9 @@ def test_of_many_units_those_that_changed_most_are_told() -> None:
 def test_where_code_without_a_name_leads_the_text_says_once_what_to_install(
     largest: str, hinted: int
 ) -> None:
-    counts = {"study": "made_up", "baseline": 100.0, "candidate": 150.0, "ratio": 1.5}
-    units = pl.DataFrame([{"unit": name, **counts, "reason": None} for name in ("one", "two")])
-    moved = pl.DataFrame(
-        [
-            {"unit": unit, "function": function, "before": 0.0, "after": change, "change": change}
-            for unit in ("one", "two")
-            for function, change in ((largest, 40.0), ("(no name) in libc", 10.0))
-        ]
-    )
-    text = as_text(replace(result(well()), counted=Counted(units, moved)))
+    functions = {largest: 40.0, "(no name) in libc": 10.0}
+    units = {"one": 1.5, "two": 1.5}
+    changes = [(unit, name, change) for unit in units for name, change in functions.items()]
+    text = as_text(replace(result(well()), counted=of_units(units, changes)))
     assert "changed most: (no name)" in text or not hinted
     assert text.count("postgresql-N-dbgsym") == hinted

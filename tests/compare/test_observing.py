@@ -24,61 +24,55 @@ from pgstudies.measuring.trial import Trial
 from tests.made_up import rows_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pgservers.servers.managed import ManagedServer
+
+
+@pytest.fixture
+def waits(managed: ManagedServer) -> Iterator[Waits]:
+    """A sampler of the server's waits."""
+    found = waits_of(managed)
+    assert found is not None
+    yield found
+    found.close()
+
+
+def metrics_of(trial: Trial) -> dict[str, float]:
+    return {row["metric"]: row["value"] for row in rows_of(trial)}
 
 
 def test_a_statement_that_sleeps_waits_for_its_sleep(managed: ManagedServer) -> None:
     seen = PlansAndResults()
     with ObservedTrial(managed, Arm("plain"), block=1, seen=seen) as trial:
         trial.timed("sleep", "SELECT pg_sleep(2)")
-    metrics = {row["metric"]: row["value"] for row in rows_of(trial)}
-    assert metrics[f"{WAIT}Timeout: PgSleep"] == pytest.approx(metrics["duration_s"], rel=0.5)
+        once = metrics_of(trial)
+        trial.repeated("sleep", "SELECT pg_sleep(0.01)", 100)
+    for metrics, within in ((once, 0.5), (metrics_of(trial), 0.8)):
+        waited, took_s = metrics[f"{WAIT}Timeout: PgSleep"], metrics["duration_s"]
+        assert waited == pytest.approx(took_s, rel=within)
     assert seen.plans == {"sleep": "Result"}
 
 
-def test_of_a_repeated_statement_one_is_told(managed: ManagedServer) -> None:
-    with ObservedTrial(managed, Arm("plain"), block=1, seen=PlansAndResults()) as trial:
-        trial.repeated("sleep", "SELECT pg_sleep(0.01)", 100)
-    metrics = {row["metric"]: row["value"] for row in rows_of(trial)}
-    assert metrics[f"{WAIT}Timeout: PgSleep"] == pytest.approx(metrics["duration_s"], rel=0.8)
-
-
-def test_what_is_taken_once_is_gone(managed: ManagedServer) -> None:
-    waits = waits_of(managed)
-    assert isinstance(waits, Waits)
+def test_a_sample_is_taken_once_and_only_in_a_turn(managed: ManagedServer, waits: Waits) -> None:
     with managed.connect() as connection:
         waits.turn()
         with waits:
             connection.execute("SELECT pg_sleep(0.5)")
         waits.turn()
-    assert waits.take(0.5)
-    assert waits.take(0.5) == {}
-    waits.close()
-    waits.close()
-
-
-def test_out_of_its_turn_nothing_is_sampled(managed: ManagedServer) -> None:
-    waits = waits_of(managed)
-    assert waits is not None
-    with managed.connect() as connection:
-        with waits:
-            connection.execute("SELECT pg_sleep(0.5)")
-        waits.turn()
+        assert waits.take(0.5)
+        assert waits.take(0.5) == {}
         connection.execute("SELECT pg_sleep(0.5)")
         waits.turn()
     assert waits.take(0.5) == {}
-    waits.close()
+    waits.close()  # and once more at the test's end
 
 
-def test_a_server_that_ends_ends_the_sampling(managed: ManagedServer) -> None:
-    waits = waits_of(managed)
-    assert waits is not None
+def test_a_server_that_ends_ends_the_sampling(managed: ManagedServer, waits: Waits) -> None:
     with waits:
         managed.restart()
         time.sleep(0.2)
-    waits.close()
 
 
 def test_sampling_is_not_counted_as_the_statement(managed: ManagedServer) -> None:
@@ -86,18 +80,13 @@ def test_sampling_is_not_counted_as_the_statement(managed: ManagedServer) -> Non
     with ObservedTrial(managed, Arm("plain"), block=1, seen=PlansAndResults()) as trial:
         for iteration in range(2):
             trial.timed("sleep", "SELECT pg_sleep(0.5)", iteration=iteration)
-    hits = [
-        row["value"]
-        for row in rows_of(trial)
-        if row["metric"] == "buffers_hit" and row["iteration"] == 1
-    ]
-    assert hits == [0]
+    assert metrics_of(trial)["buffers_hit"] == 0  # of the last iteration
 
 
 def test_a_trial_of_a_study_samples_nothing(managed: ManagedServer) -> None:
     with Trial(managed, Arm("plain"), block=1) as trial:
         trial.timed("sleep", "SELECT pg_sleep(0.2)")
-    metrics = {row["metric"] for row in rows_of(trial)}
+    metrics = metrics_of(trial)
     assert "result" not in metrics
     assert not any(metric.startswith(WAIT) for metric in metrics)
 
@@ -146,13 +135,11 @@ def test_of_rows_that_differ_a_few_of_both_results_are_shown() -> None:
 
 def test_what_cannot_be_explained_has_no_plan(managed: ManagedServer) -> None:
     seen = PlansAndResults()
-    with managed.connect() as connection:
-        seen.keep_plan(connection, "vacuum", "", "VACUUM")
-        seen.keep_plan(connection, "wrong", "", "SELECT nothing")
-        seen.keep_plan(connection, "bound", "", "SELECT %s::int", [1])
-        seen.keep_plan_of_script(
-            connection, "script", "warm", "\\set k random(1, 9)\nSELECT :k, ':k', 1::text;", {}
-        )
+    with ObservedTrial(managed, Arm("plain"), block=1, seen=seen) as trial:
+        seen.keep_plan(trial.connection, "vacuum", "VACUUM")
+        seen.keep_plan(trial.connection, "wrong", "SELECT nothing")
+        seen.keep_plan(trial.connection, "bound", "SELECT %s::int", [1])
+        trial.ran("script", "warm", "\\set k random(1, 9)\nSELECT :k, ':k', 1::text;", {})
     assert seen.plans == {"bound": "Result", "script, warm": "Result"}
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import polars as pl
 import pytest
 
+from book.bench.alarms import in_places, noise
 from pgapps.compare.judging.guards import LEVEL, independence
 from pgapps.compare.judging.independence import autocorrelation
 from pgapps.compare.judging.renaming import by_names, family, in_each_place, renamed_rows
 from pgstudies.analysis.effects import paired_effects
 from pgstudies.analysis.intervals import estimate_rows
-from book.bench.alarms import in_places, noise
 
 
 def steps(kind: str, seed: int, blocks: int, many: int) -> np.ndarray:

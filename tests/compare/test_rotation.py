@@ -1,8 +1,10 @@
-"""The order of a comparison's blocks: every study in turn, until the time is up, by its clock."""
+"""What a comparison measures and in which order: every study in turn, until the time is up."""
 
 from __future__ import annotations
 
 import math
+import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
@@ -10,10 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgapps.compare import rotation
+from pgapps.compare import rotation, run
+from pgapps.compare.design import Side
+from pgapps.compare.request import Request
 from pgapps.compare.rotation import FEWEST_ROUNDS, ComparedStudy, Rotation
 from pgservers.errors import ServerDied, StudyError
 from pgstudies.analysis.intervals import MOST_BLOCKS
+from pgstudies.measuring.arms import Arm
+from pgstudies.rooms import rooms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,29 +61,21 @@ class MadeUp(ComparedStudy):
         self.took.append(sum(self.seconds.values()))
         NOW[0] += self.took[-1]
 
-    def arm_of(self, unit: Any) -> str:
-        return str(unit[0])
+    def costs(self) -> dict[str, float]:
+        return dict(self.seconds)
 
-    def costs(self) -> dict[tuple[str, ...], float]:
-        return {(arm,): seconds for arm, seconds in self.seconds.items()}
-
-    def leave_out(self, names: Any) -> None:
-        del self.seconds[names[0]]
+    def leave_out(self, arm: str) -> None:
+        del self.seconds[arm]
         self.took = [sum(self.seconds.values())]
 
 
 def rotated(
-    *studies: MadeUp, ends_at: float = math.inf, blocks: int | None = None
+    *studies: MadeUp, ends_at: float = math.inf, blocks: int = MOST_BLOCKS
 ) -> tuple[list[tuple[str, float]], list[str]]:
     """What was left out, and whose studies failed."""
     failures: list[str] = []
     found = Rotation(
-        studies,
-        blocks=blocks,
-        ends_at=ends_at,
-        enter=lambda _: None,
-        failed=lambda name, _: failures.append(name),
-        progress=Mock(),
+        list(studies), Mock(), lambda name, _: failures.append(name), Mock(), ends_at, blocks
     )
     found.first_round()
     gone = found.leave_out_arms()
@@ -131,19 +129,13 @@ def test_the_dearest_arms_are_left_out_until_twelve_blocks_fit() -> None:
     assert gone == [("a, heap", 5)]
     assert (a.done, b.done) == (FEWEST_ROUNDS, FEWEST_ROUNDS)
     assert list(a.seconds) == ["tree", "hash"]
-
-
-def test_a_study_keeps_an_arm_and_then_there_are_fewer_blocks() -> None:
-    a, b = MadeUp("a", {"heap": 5, "tree": 2}), MadeUp("b", {"heap": 20})
-    gone, _ = rotated(a, b, ends_at=27 + 3 * 22 + 1)
-    assert gone == [("a, heap", 5)]
-    assert (a.done, b.done) == (4, 4)
-
-
-def test_what_there_is_time_for_is_not_left_out() -> None:
-    a = MadeUp("a", {"heap": 5, "tree": 5})
-    assert rotated(a, ends_at=FEWEST_ROUNDS * 10) == ([], [])
-    assert a.done == FEWEST_ROUNDS
+    c, d = MadeUp("c", {"heap": 5, "tree": 2}), MadeUp("d", {"heap": 20})
+    gone, _ = rotated(c, d, ends_at=NOW[0] + 27 + 3 * 22 + 1)
+    assert gone == [("c, heap", 5)]
+    assert (c.done, d.done) == (4, 4), "a study keeps an arm"
+    e = MadeUp("e", {"heap": 5, "tree": 5})
+    assert rotated(e, ends_at=NOW[0] + FEWEST_ROUNDS * 10) == ([], [])
+    assert e.done == FEWEST_ROUNDS
 
 
 def test_a_study_that_fails_ends_alone() -> None:
@@ -159,6 +151,90 @@ def test_what_concerns_all_studies_ends_all() -> None:
 
     a = MadeUp("a", {"x": 1})
     a.dies_in = 1
-    found = Rotation([a], blocks=1, ends_at=9, enter=lambda _: None, failed=failed, progress=Mock())
     with pytest.raises(ServerDied):
-        found.first_round()
+        Rotation([a], Mock(), failed, Mock()).first_round()
+
+
+@pytest.mark.parametrize(
+    ("asked", "chosen"),
+    [((), ["a: heap", "b: tree, hash"]), (("all",), ["a: heap, sorted", "b: tree, hash"]),
+     (("sorted",), ["a: sorted", "b: not compared, has no such arm"]),
+     (("hash", "heap"), ["a: heap", "b: hash"])],
+)  # fmt: skip
+def test_what_is_measured_and_until_when_is_told(
+    asked: tuple[str, ...], chosen: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arms = {"a": [Arm("heap"), Arm("sorted"), Arm("other", server="9.6")]}
+    arms["b"] = [Arm("tree"), Arm("hash")]
+    rooms = {name: Mock(kind="study", about={}) for name in arms}
+    rooms["a"].about["compare"] = ["heap", "of another size"]
+    monkeypatch.setattr(run, "find_room", rooms.__getitem__)
+    monkeypatch.setattr(run, "plan", lambda name, **_: name)
+    monkeypatch.setattr(run, "measurement_of", lambda name: Mock(arms=arms[name]))
+    request = Request(Side("embedded"), Side("17"), ("a", "b"), arms=asked)
+    studies = [run._planned(name, request) for name in arms]
+    told = [line.strip().partition(" (")[0] for line in run._intention(request, studies)]
+    assert told[:2] == ["Baseline:  embedded", "Candidate: 17"]
+    assert re.fullmatch(r"A block of each study in turn, until \d\d:\d\d:\d\d:", told[2])
+    assert told[3:] == chosen
+    wrong = Request(Side("embedded"), Side("17"), ("a", "b"), arms=("heap", "haep"))
+    with pytest.raises(StudyError, match="no arm 'haep' to compare; there is a: heap"):
+        list(run._intention(wrong, studies))
+
+
+@pytest.mark.parametrize("study", [*rooms("study")])
+def test_the_arms_of_a_default_comparison_are_among_those_of_the_study(study: str) -> None:
+    chosen = run._planned(study, Request(Side("embedded"), Side("17"), (study,)))
+    assert set(chosen.arms) == set(rooms()[study].about["compare"])
+    assert chosen.what.parameters["server"] == ""
+
+
+BUILD, SETTINGS = Side("/home/me/patched"), Side("embedded", {"jit": "on"})
+
+
+@pytest.mark.parametrize(
+    ("candidate", "asked", "seconds"),
+    [
+        (BUILD, {}, [120.0]),
+        (BUILD, {"minutes": 20.0}, [240.0]),
+        (BUILD, {"blocks": 9}, [120.0]),
+        (BUILD, {"instructions": True}, [300.0]),
+        (BUILD, {"instructions": True, "blocks": 9}, [math.inf]),
+        (BUILD, {"instructions": False}, []),
+        (SETTINGS, {}, []),
+        (SETTINGS, {"instructions": True}, [300.0]),
+        (Side("postgresql://me@db/test"), {}, []),
+    ],
+)
+def test_instructions_are_counted_where_programs_differ_or_it_is_asked_for(
+    candidate: Side,
+    asked: dict[str, Any],
+    seconds: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spent: list[float] = []
+    monkeypatch.setattr(run, "counted", lambda *_, seconds: spent.append(seconds))
+    monkeypatch.setattr(run, "reason_no_valgrind", lambda: None)
+    request = Request(Side("embedded"), candidate, ("made_up",), **asked)
+    run._counts(request, warn=print)
+    assert spent == seconds
+    spent.clear()
+    monkeypatch.setattr(run, "reason_no_valgrind", lambda: "there is no valgrind")
+    run._counts(request, warn=print)
+    assert spent == (seconds if asked.get("instructions") else [])
+
+
+def test_what_cannot_be_counted_ends_a_comparison_only_where_counts_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise StudyError("One script fails.")
+
+    monkeypatch.setattr(run, "counted", fail)
+    monkeypatch.setattr(run, "reason_no_valgrind", lambda: None)
+    request = partial(Request, Side("embedded"), BUILD, ("made_up",))
+    told: list[str] = []
+    assert run._counts(request(), warn=told.append) is None
+    assert told == ["No instructions are counted: One script fails."]
+    with pytest.raises(StudyError, match="One script fails"):
+        run._counts(request(instructions=True), warn=told.append)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -64,77 +63,64 @@ def planted() -> Result:
 
 
 def guards(result: Result) -> dict[str, bool | None]:
-    return dict(result.guards.select("guard", "passed").iter_rows())
+    return dict(result.guards.select("guard", "passed").rows())
 
 
 def verdicts(result: Result, arm: str = "plain") -> dict[str, str]:
-    rows = result.effects.filter(pl.col("of") == arm).select("step", "verdict").iter_rows()
-    return dict(rows)
+    return dict(result.effects.filter(of=arm).select("step", "verdict").rows())
 
 
-def test_a_planted_difference_is_found_where_it_is(planted: Result) -> None:
+def sentence(result: Result, guard: str) -> str:
+    return str(result.guards.filter(guard=guard)["sentence"].item())
+
+
+def test_a_planted_difference_is_found_where_it_is_and_explained(planted: Result) -> None:
     assert verdicts(planted)["work"] == "slower"
     assert verdicts(planted, "other")["work"] == "slower"
     assert "slower" not in {verdicts(planted)["find"], verdicts(planted)["draw"]}
-
-
-def test_what_it_is_made_of_is_named(planted: Result) -> None:
-    of_work = planted.reasons.filter(pl.col("step") == "work", pl.col("of") == "plain")
-    assert "cpu_s" in of_work["metric"].to_list()
-
-
-def test_the_guards_that_count_pass(planted: Result) -> None:
+    assert "cpu_s" in planted.reasons.filter(step="work", of="plain")["metric"].to_list()
     counted = ["settings", "builds", "cores", "results", "plans", "both sides"]
     assert {name: guards(planted)[name] for name in counted} == dict.fromkeys(counted, True)
 
 
-def test_random_results_are_not_taken_for_a_difference(planted: Result) -> None:
-    (sentence,) = planted.guards.filter(pl.col("guard") == "results")["sentence"]
-    assert sentence.endswith(
+def test_random_results_and_an_arm_that_fails_on_one_side_are_left_out(planted: Result) -> None:
+    assert sentence(planted, "results").endswith(
         "Drawn at random, so not compared: two_sides, other, draw; two_sides, plain, draw."
     )
-
-
-def test_an_arm_that_fails_on_one_side_is_left_out_with_its_reason(planted: Result) -> None:
     assert "refusing" not in planted.effects["of"].to_list()
-    (sentence,) = planted.guards.filter(pl.col("guard") == "both sides")["sentence"]
-    assert "two_sides, refusing: it fails on the candidate: division by zero" in sentence
+    failed = "two_sides, refusing: it fails on the candidate: division by zero"
+    assert failed in sentence(planted, "both sides")
 
 
 @pytest.mark.thorough
 def test_blocks_are_added_to_those_that_there_are(planted: Result) -> None:
-    (path,) = planted.measured[0].paths
-    more = compared(TWENTYFOLD, blocks=9)
-    assert more.measured[0].blocks == 9
-    assert more.measured[0].paths[0] == path
-    assert (
-        more.measured[0]
-        .samples.filter(pl.col("block") <= 8)
-        .equals(planted.measured[0].samples.filter(pl.col("block") <= 8))
-    )
-    assert compared(TWENTYFOLD, blocks=9).measured[0].paths == more.measured[0].paths
+    (before,) = planted.measured
+    (more,) = compared(TWENTYFOLD, blocks=9).measured
+    assert (more.blocks, more.paths[:1]) == (9, before.paths)
+    is_of_before = pl.col("block") <= 8
+    assert more.samples.filter(is_of_before).equals(before.samples.filter(is_of_before))
+    assert compared(TWENTYFOLD, blocks=9).measured[0].paths == more.paths
 
 
 def test_a_time_that_is_too_short_for_two_blocks_measures_one() -> None:
-    slower = Side("embedded", {"work_mem": "8MB"})
-    result = compared(slower, blocks=None, minutes=0.01, arms=("plain",))
-    assert result.measured[0].blocks == 1
-    assert result.measured[0].infos[0]["status"] == "complete"
+    other = Side("embedded", {"work_mem": "8MB"})
+    (found,) = compared(other, blocks=None, minutes=0.01, arms=("plain",)).measured
+    assert (found.blocks, found.infos[0]["status"]) == (1, "complete")
 
 
 def test_an_arm_without_time_is_left_out_and_stays_so() -> None:
-    slower = Side("embedded", {"work_mem": "9MB"})
-    (found,) = compared(slower, blocks=None, minutes=0.01).measured
+    other = Side("embedded", {"work_mem": "9MB"})
+    (found,) = compared(other, blocks=None, minutes=0.01).measured
     reasons = {arm["of"]: arm["not_run"] for arm in found.infos[0]["arms"]}
     assert list(reasons.values()).count(NO_TIME) == 2  # a study keeps one of its three
     assert found.samples["of"].n_unique() == 1
-    (more,) = compared(slower, blocks=2).measured
+    (more,) = compared(other, blocks=2).measured
     assert (more.blocks, more.paths[0]) == (2, found.paths[0])
     assert set(more.samples["of"]) == set(found.samples["of"])
 
 
-def test_the_records_are_not_those_of_the_study(planted: Result) -> None:
-    assert planted.measured[0].blocks >= 8
+@pytest.mark.usefixtures("planted")
+def test_the_records_are_not_those_of_the_study() -> None:
     assert list_records(STUDY).is_empty()
     assert list_records(f"compare_{STUDY}").height >= 1
 
@@ -150,10 +136,8 @@ def test_another_plan_is_seen() -> None:
     result = compared(without, blocks=1, arms=("plain",))
     assert guards(result)["plans"] is False
     (row,) = result.plans.iter_rows(named=True)
-    assert (row["step"], row["baseline"].splitlines()[0]) == (
-        "find",
-        "Index Only Scan using t_i on t",
-    )
+    assert row["step"] == "find"
+    assert row["baseline"].startswith("Index Only Scan using t_i on t")
     assert guards(result)["settings"] is True  # it was declared
 
 
@@ -164,15 +148,21 @@ def test_a_server_that_is_not_there_cannot_be_compared_with(tmp_path: Path) -> N
 
 
 def command(place: Path, *arguments: str) -> subprocess.Popen[str]:
-    environment = os.environ | {"PGSTUDIES_NOTEBOOKS": str(ROOMS)}
     return subprocess.Popen(
         [sys.executable, "-m", "pgapps", *arguments],
         cwd=place,
-        env=environment,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
+
+
+def ended(place: Path, *arguments: str) -> tuple[int, str, str]:
+    """The exit code of a command, its output and its complaints."""
+    process = command(place, *arguments)
+    said, complained = process.communicate(timeout=300)
+    assert "Traceback" not in complained
+    return process.returncode, said, complained
 
 
 @pytest.fixture(scope="module")
@@ -181,10 +171,8 @@ def reported(place: Path) -> tuple[Path, int, str]:
     (place / "more.conf").write_text("planted.work = 400000\n")
     arguments = ["--candidate", "more.conf", "--study", STUDY, "--arm", "plain"]
     arguments += ["--margin", "1", "--blocks", "8", "--report", "out.html"]
-    process = command(place, "compare", *arguments)
-    said, complained = process.communicate(timeout=200)
-    assert "Traceback" not in complained
-    return place / "out.html", process.returncode, said
+    code, said, _ = ended(place, "compare", *arguments)
+    return place / "out.html", code, said
 
 
 def test_the_command_says_regression_by_its_exit_code(reported: tuple[Path, int, str]) -> None:
@@ -214,9 +202,9 @@ def test_the_report_opens_without_a_network(page: Page, reported: tuple[Path, in
 @pytest.mark.thorough
 def test_a_report_is_measured_again(place: Path, reported: tuple[Path, int, str]) -> None:
     before = list_records(f"compare_{STUDY}").height
-    process = command(place, "rerun", str(reported[0]), "--yes", "--report", "again.html")
-    said, complained = process.communicate(timeout=200)
-    assert process.returncode in {1, 2}, complained
+    arguments = [str(reported[0]), "--yes", "--report", "again.html"]
+    code, said, complained = ended(place, "rerun", *arguments)
+    assert code in {1, 2}, complained
     assert (place / "again.html").exists()
     assert list_records(f"compare_{STUDY}").height == before + 1
     assert "two_sides 8 blocks" in said
@@ -243,23 +231,14 @@ def test_it_ends_with_the_look_that_decides(place: Path) -> None:
     (place / "most.conf").write_text("planted.work = 400001\n")
     arguments = ["--candidate", "most.conf", "--study", STUDY, "--arm", "plain", "--case", "work"]
     arguments += ["--until-decided", "--minutes", "3", "--report", "looks.html"]
-    process = command(place, "compare", *arguments)
-    said, complained = process.communicate(timeout=300)
-    assert "Traceback" not in complained
-    assert "Intervals hold however often the blocks were looked at." in " ".join(said.split())
+    _, said, complained = ended(place, "compare", *arguments)
+    said = " ".join(said.split())
+    assert "Intervals hold however often the blocks were looked at." in said
     looks = re.findall(r"(\d+) blocks: (\d) of 1 steps are decided\.", complained)
     # What noise may do to order, drift and copies keeps a look from deciding; then it goes on.
     assert looks[0][0] == "7"
     assert [decided for _, decided in looks[:-1]] == ["0"] * (len(looks) - 1)
-    assert looks[-1][1] == "1" or "because a guard failed" in " ".join(said.split())
-
-
-def test_blocks_and_looking_again_exclude_each_other(place: Path) -> None:
-    arguments = ["--candidate", "embedded", "--blocks", "8", "--until-decided"]
-    process = command(place, "compare", *arguments)
-    _, complained = process.communicate(timeout=100)
-    assert process.returncode == 3
-    assert "--until-decided chooses the number of blocks: leave out --blocks." in complained
+    assert looks[-1][1] == "1" or "because a guard failed" in said
 
 
 @pytest.mark.thorough
@@ -267,23 +246,10 @@ def test_blocks_and_looking_again_exclude_each_other(place: Path) -> None:
 def test_a_study_without_the_arm_leaves_the_others(place: Path) -> None:
     arguments = ["--candidate", "embedded", "--study", "swept", "--study", STUDY]
     arguments += ["--arm", "other", "--blocks", "1", "--report", "some.html"]
-    process = command(place, "compare", *arguments)
-    said, _ = process.communicate(timeout=100)
-    assert process.returncode == 2
+    code, said, _ = ended(place, "compare", *arguments)
+    assert code == 2
     assert "  swept: not compared, has no such arm\n" in said
     assert "two_sides 1 block" in said
-
-
-def test_what_cannot_be_run_ends_with_3_and_a_sentence(place: Path) -> None:
-    for arguments, sentence in (
-        (["--candidate", "./nowhere", "--study", STUDY], "There is no directory"),
-        (["--candidate", "embedded", "--report", "x.txt"], "must be a file named *.html"),
-    ):
-        process = command(place, "compare", *arguments)
-        _, complained = process.communicate(timeout=100)
-        assert process.returncode == 3
-        assert sentence in complained
-        assert "Traceback" not in complained
 
 
 @pytest.mark.usefixtures("planted")

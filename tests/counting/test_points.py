@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pgapps.counting.points import in_order_of_versions, points
+from pgapps.counting.points import points
 from pgservers.errors import StudyError
 from pgservers.programs.cached import finish
 from pgservers.programs.releases import find_release
@@ -39,14 +39,6 @@ def test_a_directory_is_called_by_its_version_and_says_how_it_was_built(tmp_path
     assert (built.server, built.reason) == (str(place), None)
 
 
-def test_versions_before_a_release_come_before_it(tmp_path: Path) -> None:
-    versions = ["20devel-mine", "19.0", "19rc1", "19beta2", "19beta10"]
-    words = [str(programs(tmp_path / v, v)) for v in versions]
-    found = in_order_of_versions(points([*words, "18", "9.6"]))
-    names = ["9.6", "18", "19beta2", "19beta10", "19rc1", "19.0", "20devel-mine"]
-    assert [point.name for point in found] == names
-
-
 def test_two_builds_that_say_the_same_are_told_apart(tmp_path: Path) -> None:
     places = [programs(tmp_path / name, "20devel", changed=name) for name in ("master", "patched")]
     one, other = points(list(map(str, places)))
@@ -67,17 +59,14 @@ def test_a_commit_that_was_built_has_its_own_name(
 
 
 @pytest.mark.parametrize(
-    ("word", "sentence"),
+    ("word", "why"),
     [
-        ("8.4", r"^There is no release '8\.4'; there are "),
-        ("./nothing", r"^There is no directory \./nothing"),
-        (
-            "postgresql://me:secret@host/db",
-            r"^Instructions of a server that is already running cannot",
-        ),
+        ("8.4", r"no release '8\.4'"),
+        ("./nothing", r"no directory \./nothing"),
+        ("postgresql://me:secret@host/db", "already running"),
     ],
 )
-def test_a_word_that_names_no_programs_is_told(word: str, sentence: str) -> None:
-    with pytest.raises(StudyError, match=sentence) as told:
+def test_a_word_that_names_no_programs_is_told(word: str, why: str) -> None:
+    with pytest.raises(StudyError, match=why) as told:
         points([word])
     assert "secret" not in str(told.value)

@@ -61,10 +61,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
     ("written", "sent"),
     [
         ("<FILL 20>", "INSERT INTO t SELECT i FROM generate_series(1, 20) i"),
-        (
-            "<QUERY wide, i % 5 + 1>",
-            "SELECT * FROM wide a JOIN wide b USING (i) WHERE i = i % 5 + 1",
-        ),
+        ("<QUERY wide, i % 5>", "SELECT * FROM wide a JOIN wide b USING (i) WHERE i = i % 5"),
         ("x; PERFORM <LOOK 1, 2>; y", "x; PERFORM look(1, 2); y"),
         ("CREATE INDEX ON t <INDEXES[hash] i>", "CREATE INDEX ON t USING hash (i)"),
         ("SELECT 1 <= 2, 3 << 4, 5 <> 6", "SELECT 1 <= 2, 3 << 4, 5 <> 6"),
@@ -104,32 +101,12 @@ def test_a_unit_may_say_whose_work_it_is(made: Made) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (
-            UNIT.replace("STATEMENT", "<FILL2 20>"),
-            r"^units.toml of made names FILL2, which no cell of its notebook defines; "
-            r"did you mean FILL\?$",
-        ),
-        (
-            UNIT.replace("STATEMENT", "<arm>"),
-            "^units.toml of made names arm, which no cell of its notebook defines.$",
-        ),
-        (
-            UNIT.replace("STATEMENT", "<LOOK 1>"),
-            "^units.toml of made gives LOOK 1 values; it takes 2.$",
-        ),
-        (
-            UNIT + "size = [1, 2]\n",
-            "made/units.toml: unit 'one thing' has 'size', which is none of name, statements, "
-            "sizes, prepare, .*, each, with.$",
-        ),
-        (
-            UNIT + "with = { arm = 1 }\n",
-            "made/units.toml: unit 'one thing', with, a value must be a list, and it is a whole",
-        ),
-        (
-            UNIT + "each = { arm = [1, 2], how = [1] }\n",
-            "made/units.toml: unit 'one thing' has lists of different lengths in each.$",
-        ),
+        (UNIT.replace("STATEMENT", "<FILL2 20>"), r"made names FILL2, .* did you mean FILL\?$"),
+        (UNIT.replace("STATEMENT", "<arm>"), r"made names arm, .* defines\.$"),
+        (UNIT.replace("STATEMENT", "<LOOK 1>"), "made gives LOOK 1 values; it takes 2"),
+        (UNIT + "size = [1, 2]\n", "unit 'one thing' has 'size', .* sizes, .*, each, with"),
+        (UNIT + "with = { arm = 1 }\n", "unit 'one thing', with, .* a list"),
+        (UNIT + "each = { arm = [1, 2], how = [1] }\n", "'one thing' .* different lengths in each"),
     ],
 )
 def test_a_mistake_is_told_in_one_sentence(made: Made, text: str, why: str) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import shutil
 import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from distributed.security import Security
 from pgapps.fleet.certificates import credentials, make_certificates
 from pgapps.fleet.cluster import connected, local_cluster, serve_as_scheduler, serve_as_worker
 from pgservers.errors import ServerError, StudyError
-from tests.fleet.test_sweep import namespace
+from tests.fleet.conftest import namespace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,10 +41,9 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def another_account() -> str:
     """An account that is not ours, as which this process may start programs."""
-    with suppress(KeyError):
-        pwd.getpwnam(ACCOUNT)
-        return ACCOUNT
-    pytest.skip(f"there is no account {ACCOUNT}")
+    if ACCOUNT not in {entry.pw_name for entry in pwd.getpwall()}:
+        pytest.skip(f"there is no account {ACCOUNT}")
+    return ACCOUNT
 
 
 def listening(*processes: psutil.Process) -> set[tuple[str, int]]:
@@ -60,11 +60,10 @@ def listening(*processes: psutil.Process) -> set[tuple[str, int]]:
 def outcomes(
     account: str, certificates: Path, addresses: Sequence[str], inside: Sequence[str] = ()
 ) -> dict[str, object]:
-    """What an intruder comes to; see there."""
+    """What ``intruder.py`` prints."""
     command = [*inside, sys.executable, str(INTRUDER), account, str(certificates), *addresses]
     found = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
-    answers = json.loads(found.stdout)
-    assert isinstance(answers, dict)
+    answers: dict[str, object] = json.loads(found.stdout)
     return answers
 
 
@@ -96,16 +95,18 @@ def test_another_account_gets_into_no_port_of_a_local_sweep(another_account: str
 def test_another_account_gets_into_no_port_of_a_sweep_on_a_network(
     another_account: str, certificates: Path
 ) -> None:
-    with namespace() as (inside, _, here), scheduler(certificates, here) as (process, address):
-        worker = started("worker", address, "--name", "bench1", certificates=certificates)
-        with connected(address, certificates) as client:
-            client.wait_for_workers(1, timeout=60)
-            reached = listening(psutil.Process(process.pid), psutil.Process(worker.pid))
-            listens = [place for place, _ in sorted(reached)]
-            assert listens == [here] * 3 + ["127.0.0.1"] * 2  # which are the pages
-            ports = [f"{here}:{port}" for _, port in reached]
-            away = outcomes(another_account, certificates, ports, inside)
-        ended(worker)
+    with (
+        namespace() as (inside, _, here),
+        scheduler(certificates, here) as (process, address),
+        started("worker", address, "--name", "bench1", certificates=certificates) as worker,
+        connected(address, certificates) as client,
+    ):
+        client.wait_for_workers(1, timeout=60)
+        reached = listening(psutil.Process(process.pid), psutil.Process(worker.pid))
+        listens = [place for place, _ in sorted(reached)]
+        assert listens == [here] * 3 + ["127.0.0.1"] * 2  # which are the pages
+        ports = [f"{here}:{port}" for _, port in reached]
+        away = outcomes(another_account, certificates, ports, inside)
     assert away["read"] == "PermissionError"
     assert len(away) == 3 * len(reached) + 1
     assert who_got_in(away) == ["held", "held"]
@@ -147,30 +148,27 @@ def is_closed(path: Path) -> bool:
     return there.st_uid == os.geteuid() and stat.S_IMODE(there.st_mode) == 0o700
 
 
-def started(*arguments: str, certificates: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+@contextmanager
+def started(*arguments: str, certificates: Path) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
         [sys.executable, "-m", "pgapps", *arguments, "--certificates", str(certificates)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
         text=True,
-    )
-
-
-def ended(process: subprocess.Popen[str]) -> None:
-    with process:
-        process.terminate()
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
 
 
 @contextmanager
 def scheduler(certificates: Path, host: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A scheduler as a user starts it, and the address that it says."""
-    process = started("scheduler", "--host", host, "--port", "0", certificates=certificates)
-    try:
+    with started("scheduler", "--host", host, "--port", "0", certificates=certificates) as process:
         assert process.stdout is not None
         yield process, process.stdout.readline().removeprefix("scheduler: ").strip()
-    finally:
-        ended(process)
 
 
 # What is refused
@@ -180,7 +178,7 @@ def test_certificates_are_for_their_owner_alone(certificates: Path) -> None:
     assert stat.S_IMODE(certificates.stat().st_mode) == 0o700
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in certificates.iterdir()}
     assert modes == {"certificate.pem": 0o600, "key.pem": 0o600}
-    with pytest.raises(StudyError, match=r"cannot be made in .*\(.*not empty\): name a new dir"):
+    with pytest.raises(StudyError, match="not empty"):
         make_certificates(certificates)
     assert [path.name for path in certificates.parent.iterdir()] == ["certificates"]
     with pytest.raises(StudyError, match="No such file or directory"):
@@ -193,47 +191,34 @@ def test_certificates_are_for_their_owner_alone(certificates: Path) -> None:
 def test_an_address_without_tls_is_refused_with_the_command(
     certificates: Path, address: str
 ) -> None:
-    with pytest.raises(StudyError, match=r"must begin with tls://") as caught:
+    sentence = "must begin with tls://.*`pgstudies sweep --make-certificates DIR`"
+    with pytest.raises(StudyError, match=sentence):
         serve_as_worker(address, "bench1", certificates)
-    assert "`pgstudies sweep --make-certificates DIR`" in str(caught.value)
-    with (
-        pytest.raises(StudyError, match=r"must begin with tls://"),
-        connected(address, certificates),
-    ):
+    with pytest.raises(StudyError, match=sentence), connected(address, certificates):
         pass
 
 
 def test_without_a_certificate_nobody_listens(tmp_path: Path) -> None:
-    sentence = "needs a certificate, and none is given: `pgstudies sweep --make-certificates DIR`"
-    with pytest.raises(StudyError, match=sentence):
+    with pytest.raises(StudyError, match="needs a certificate, and none is given"):
         serve_as_worker("tls://head:8786", "bench1", None)
-    with pytest.raises(StudyError, match=sentence):
-        serve_as_scheduler("127.0.0.1", 0, None, print)
+    with pytest.raises(StudyError, match="needs a certificate, and none is given"):
+        serve_as_scheduler("127.0.0.1", 0, None)
     with pytest.raises(StudyError, match=r"holds no certificate to use \(No such file"):
         credentials("tls://head", tmp_path, "client")
 
 
 def test_certificates_of_no_use_are_refused(certificates: Path, tmp_path: Path) -> None:
-    def copied(name: str) -> Path:
-        directory = tmp_path / name
-        directory.mkdir()
-        for path in certificates.iterdir():
-            (directory / path.name).write_bytes(path.read_bytes())
-            (directory / path.name).chmod(0o600)
-        return directory
-
-    read = copied("read")
-    (read / "key.pem").chmod(0o640)
-    with pytest.raises(StudyError, match=r"Other accounts may read .*/read/key\.pem"):
-        credentials("tls://head", read, "client")
-    junk = copied("junk")
-    (junk / "certificate.pem").write_text("junk")
+    own = Path(shutil.copytree(certificates, tmp_path / "own"))
+    (own / "key.pem").write_text(Security.temporary().tls_client_key)
+    with pytest.raises(StudyError, match=r"The certificate .*/own cannot be used"):
+        credentials("tls://head", own, "client")
+    (own / "certificate.pem").write_text("junk")
     with pytest.raises(StudyError, match="it is no certificate"):
-        credentials("tls://head", junk, "client")
-    other = copied("other")
-    (other / "key.pem").write_text(Security.temporary().tls_client_key)
-    with pytest.raises(StudyError, match=r"The certificate .*/other cannot be used"):
-        credentials("tls://head", other, "client")
+        credentials("tls://head", own, "client")
+    shutil.copy(certificates / "certificate.pem", own)
+    (own / "key.pem").chmod(0o640)
+    with pytest.raises(StudyError, match=r"Other accounts may read .*/own/key\.pem"):
+        credentials("tls://head", own, "client")
 
 
 def test_what_dask_is_configured_with_serves_as_well(certificates: Path) -> None:
@@ -250,10 +235,9 @@ def test_what_dask_is_configured_with_serves_as_well(certificates: Path) -> None
 
 def test_a_scheduler_that_cannot_listen_says_so(certificates: Path) -> None:
     place = ["--host", "192.0.2.77", "--port", "1"]
-    process = started("scheduler", *place, certificates=certificates)
-    assert process.communicate(timeout=60)[0].startswith(
-        "pgstudies: No scheduler can listen on 192.0.2.77, port 1 ("
-    )
+    with started("scheduler", *place, certificates=certificates) as process:
+        said, _ = process.communicate(timeout=60)
+    assert said.startswith("pgstudies: No scheduler can listen on 192.0.2.77, port 1 (")
     assert process.returncode == ServerError.exit_code
 
 

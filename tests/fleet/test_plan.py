@@ -28,6 +28,8 @@ study = "swept"
 blocks = 1
 """
 
+ONE = 'hosts = ["a"]\n[[run]]\nstudy = "swept"\n'
+
 pytestmark = pytest.mark.usefixtures("private")
 
 
@@ -57,26 +59,21 @@ def test_every_combination_is_a_cell(place: Path) -> None:
         ("", 0.0, True, 1),
     ]
     assert len({cell.id for cell in sweep.cells}) == 5
-
-
-def test_first_blocks_come_first_and_each_once() -> None:
-    blocks = list(read_sweep(written(SWEEP)).blocks())
+    blocks = list(sweep.blocks())  # first blocks first, and each once
     assert len(blocks) == len(set(blocks)) == 2 * (4 * 2 + 1)
     assert [block.number for block in blocks] == [1] * 10 + [2] * 8
     assert [block.host for block in blocks[:4]] == ["bench1", "bench2"] * 2
 
 
 def test_a_list_is_a_grid_only_where_the_study_wants_one_value() -> None:
-    text = 'hosts = ["a"]\n[[run]]\nstudy = "swept"\nparameters = {{ sizes = {} }}'
-    one = read_sweep(written(text.format("[3, 4]")))
-    assert [cell.parameters["sizes"] for cell in one.cells] == [[3, 4]]
-    two = read_sweep(written(text.format("[[3], [4, 5]]")))
-    assert [cell.parameters["sizes"] for cell in two.cells] == [[3], [4, 5]]
+    for sizes, wanted in (([3, 4], [[3, 4]]), ([[3], [4, 5]], [[3], [4, 5]])):
+        sweep = read_sweep(written(f"{ONE}parameters = {{ sizes = {sizes} }}"))
+        assert [cell.parameters["sizes"] for cell in sweep.cells] == wanted
 
 
 def test_a_cell_keeps_its_name_when_others_come_and_blocks_are_added() -> None:
     before = read_sweep(written(SWEEP)).cells[-1]
-    after = read_sweep(written('hosts = ["c"]\n[[run]]\nstudy = "swept"\nblocks = 9')).cells[0]
+    after = read_sweep(written(f"{ONE}blocks = 9")).cells[0]
     assert before.id == after.id
 
 
@@ -92,82 +89,45 @@ def test_the_overview_counts_what_is_done() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "what"),
     [
-        ("", 'must name its hosts, each once, as hosts = ["bench1", "bench2"]'),
+        ("", "must name its hosts"),
         ('hosts = ["a", "a"]', "each once"),
-        (
-            'hosts = ["a/b"]',
-            "has the host 'a/b', and a name of a host is letters, digits, . _ and -",
-        ),
+        ('hosts = ["a/b"]', "the host 'a/b'"),
         ('hosts = ["a"]', "nothing to measure"),
-        ('hosts = "a"', "sweep.toml: hosts must be a list, and it is text"),
-        ('hosts = ["a"]\nhost = 1', "it has 'host', which is none of ledger, hosts, blocks, run."),
-        ('hosts = ["a"]\nrun = [1]', "run 1 must be a table, and it is a whole number"),
+        ('hosts = "a"', "hosts must be a list"),
+        ('hosts = ["a"]\nhost = 1', "'host', which is none of ledger, hosts, blocks, run"),
+        ('hosts = ["a"]\nrun = [1]', "run 1 must be a table"),
         ('hosts = ["a"]\n[[run]]', "run 1 has no study"),
-        (
-            'hosts = ["a"]\n[[run]]\nstudy = "swept"\n[[run]]\nstudy = "swept"\nserver = "16"',
-            "run 2 has 'server', which is none of study, profile, servers, parameters, blocks",
-        ),
-        (
-            'hosts = ["a"]\n[[run]]\nstudy = "swept"\nservers = "postgresql://u:secret@h/d"',
-            "run 1, servers must be a list, and it is text",
-        ),
-        (
-            'hosts = ["a"]\n[[run]]\nstudy = "swept"\nservers = ["16", 17]',
-            "run 1, servers 2 must be text, and it is a whole number",
-        ),
+        (f'{ONE}[[run]]\nstudy = "swept"\nserver = "16"', "run 2 has 'server'"),
+        (f'{ONE}servers = "postgresql://u:secret@h/d"', "servers must be a list"),
+        (f'{ONE}servers = ["16", 17]', "run 1, servers 2 must be text"),
         ("hosts = [", "not valid TOML"),
         ('hosts = ["a"]\n[[run]]\nstudy = "sweet"', "There is no study sweet"),
+        (f"{ONE}blocks = 0", "blocks must be a whole number >= 1"),
+        (f"{ONE}blocks = true", "must be a whole number"),
+        (f"{ONE}blocks = 100_000_000", "100000000 blocks on all hosts together"),
         (
-            'hosts = ["a"]\n[[run]]\nstudy = "swept"\nblocks = 0',
-            "blocks must be a whole number >= 1",
+            f"{ONE}parameters = {{ seed = {list(range(33))}, sizes = {[[n] for n in range(33)]} }}",
+            "more than 1000 combinations",
         ),
-        (
-            'hosts = ["a"]\n[[run]]\nstudy = "swept"\nblocks = true',
-            "must be a whole number, and it is true or false",
-        ),
-        (
-            'hosts = ["a"]\n[[run]]\nstudy = "swept"\nblocks = 100_000_000',
-            "asks for 100000000 blocks on all hosts together, and a sweep has 1000000 at most",
-        ),
-        (
-            f'hosts = ["a"]\n[[run]]\nstudy = "swept"\nparameters = {{ seed = {list(range(33))}, '
-            f"sizes = {[[n] for n in range(33)]} }}",
-            "more than 1000 combinations of study, server and parameters",
-        ),
-        (f"hosts = {[f'h{n}' for n in range(1001)]}", "names 1001 hosts, and a sweep has 1000"),
-        ('hosts = ["a"]\n[[run]]\nstudy = "well"', "well has no blocks to measure"),
-        ("blocks = 0x" + 4000 * "f", "has a whole number of more than 64 bits"),
-        ('hosts = ["a"]\n[[run]]\nstudy = "a\\nb"', "or a text that is not one line"),
+        (f"hosts = {[f'h{n}' for n in range(1001)]}", "names 1001 hosts"),
+        ('hosts = ["a"]\n[[run]]\nstudy = "well"', "well has no blocks"),
+        ("blocks = 0x" + 4000 * "f", "more than 64 bits"),
+        ('hosts = ["a"]\n[[run]]\nstudy = "a\\nb"', "not one line"),
         ("blocks = " + 5000 * "9", "not valid TOML"),
         ("a = " + 3000 * "[", "nested too deeply"),
-        (
-            'hosts = ["a"]\nledger = "~nobody-at-all/a"\n[[run]]\nstudy = "swept"',
-            "the ledger '~nobody-at-all/a' is no path",
-        ),
-        (
-            'hosts = ["a"]\n[[run]]\nstudy = "swept"\nparameters = { paws = 1 }',
-            "swept has no parameter paws",
-        ),
-        (
-            'hosts = ["a"]\n[[run]]\nstudy = "swept"\nparameters = { server = "16" }',
-            "write servers =",
-        ),
-        (
-            'hosts = ["a"]\n[[run]]\nstudy = "swept"\nservers = ["postgresql://u:secret@h/d"]',
-            "must not hold its password",
-        ),
-        (
-            'hosts = ["a"]\n[[run]]\nstudy = "swept"\n[[run]]\nstudy = "swept"',
-            "asks twice for swept",
-        ),
+        (f'ledger = "~nobody-at-all/a"\n{ONE}', "the ledger '~nobody-at-all/a' is no path"),
+        (f"{ONE}parameters = {{ paws = 1 }}", "swept has no parameter paws"),
+        (f'{ONE}parameters = {{ server = "16" }}', "write servers ="),
+        (f'{ONE}servers = ["postgresql://u:secret@h/d"]', "must not hold its password"),
+        (f'{ONE}[[run]]\nstudy = "swept"', "asks twice for swept"),
     ],
 )
-def test_what_is_wrong_is_said(text: str, sentence: str) -> None:
+def test_what_is_wrong_is_said(text: str, what: str) -> None:
     with pytest.raises(StudyError) as caught:
         read_sweep(written(text))
-    assert sentence in str(caught.value)
+    assert what in str(caught.value)
     assert "secret" not in str(caught.value)
 
 
@@ -219,10 +179,7 @@ SWEEPS = st.fixed_dictionaries(
         "hosts": mostly(st.just(["a", "b"]), VALUES),
         "run": mostly(st.lists(RUNS, min_size=1, max_size=2), VALUES),
     },
-    optional={
-        "ledger": TEXTS,
-        "blocks": mostly(st.integers(1, 3), VALUES),
-    },
+    optional={"ledger": TEXTS, "blocks": mostly(st.integers(1, 3), VALUES)},
 )
 
 
@@ -238,21 +195,19 @@ def as_toml(value: object) -> str:
     return str(value)
 
 
-@settings(
-    max_examples=200,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
+ALIKE = settings(
+    deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), max_examples=100
 )
+
+
+@settings(ALIKE, max_examples=200)
 @given(sweep=SWEEPS)
 def test_whatever_is_written_comes_to_a_sweep_or_a_sentence(sweep: dict[str, object]) -> None:
     text = "".join(f"{name} = {as_toml(value)}\n" for name, value in sweep.items())
     is_one_sentence(text.encode())
 
 
-@settings(
-    max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+@ALIKE
 @given(
     cut=st.integers(0, len(SWEEP)),
     until=st.integers(0, len(SWEEP)),
@@ -266,12 +221,12 @@ def test_whatever_a_typing_error_comes_to_a_sweep_or_a_sentence(
 
 def is_one_sentence(content: bytes) -> None:
     Path("sweep.toml").write_bytes(content)
-    sentence = ""
     try:
         sweep = read_sweep(Path("sweep.toml"))
     except StudyError as error:
         sentence = str(error)
     else:
+        sentence = "a sweep"
         assert overview(sweep, set())["done"].sum() == 0
-    event(sentence or "a sweep")
-    assert len(sentence.splitlines()) <= 1
+    event(sentence)
+    assert len(sentence.splitlines()) == 1

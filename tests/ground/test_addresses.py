@@ -175,21 +175,12 @@ def test_what_is_shown_names_the_same_server() -> None:
     assert conninfo_to_dict(Address.parse(dsn).public) == parts
 
 
-@pytest.mark.parametrize(
-    ("text", "yes"),
-    [
-        ("postgresql://h", True),
-        ("postgres://h", True),
-        ("dbname=x", True),
-        ("embedded", False),
-        ("16.11", False),
-        ("/opt/pg=16/bin", False),
-        ("/opt/homebrew/opt/postgresql@17/bin", False),
-        ("~/pg:dev/bin", False),
-    ],
-)
-def test_what_is_a_dsn(text: str, yes: bool) -> None:
-    assert Address.parse(text).is_dsn is yes
+def test_what_is_a_dsn() -> None:
+    for text in ("postgresql://h", "postgres://h", "dbname=x"):
+        assert Address.parse(text).is_dsn
+    at_home = ("/opt/pg=16/bin", "/opt/homebrew/opt/postgresql@17/bin", "~/pg:dev/bin")
+    for text in ("embedded", "16.11", *at_home):
+        assert not Address.parse(text).is_dsn
 
 
 @pytest.mark.parametrize(
@@ -209,24 +200,18 @@ def test_the_secrets_in_an_address_are_known(text: str, secrets: set[str]) -> No
     assert Address.parse(text).secrets == secrets
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "postgresql://me:pass@word@db/x",
-        "postgresql://me:pass/word@db/x",
-        "postgresql://me:12/word@db/x",
-        "postgresql://me:pass@db:word/x",
-        "POSTGRES://u:x@word@h/db",
-        "host=u:x@word",
-    ],
-)
-def test_an_address_that_would_cut_a_password_in_two_is_refused(address: str) -> None:
-    with pytest.raises(ServerError) as caught:
-        Address.parse(address)
-    assert str(caught.value) == (
-        "The address of the server cannot be read: write %40 for an @, %3A for a : and %2F for "
-        "a / within a password; better give it in PGPASSWORD or in ~/.pgpass."
-    )
+def test_an_address_that_would_cut_a_password_in_two_is_refused() -> None:
+    """In the same words for each: none of them has a part of a password."""
+    said = set()
+    for address in (
+        *("postgresql://me:pass@word@db/x", "postgresql://me:pass/word@db/x"),
+        *("postgresql://me:12/word@db/x", "postgresql://me:pass@db:word/x"),
+        *("POSTGRES://u:x@word@h/db", "host=u:x@word"),
+    ):
+        with pytest.raises(ServerError, match="%40 for an @") as caught:
+            Address.parse(address)
+        said.add(str(caught.value))
+    assert len(said) == 1
 
 
 @pytest.mark.parametrize(

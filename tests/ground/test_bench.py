@@ -17,9 +17,9 @@ import polars as pl
 import psutil
 import pytest
 
-from pgservers.paths import ROOT
 from book.bench import power
 from book.bench.turns import FLAT, IN_TURNS, Tree, noise, used, with_ratio
+from pgservers.paths import ROOT
 from tests.made_up import samples
 
 if TYPE_CHECKING:

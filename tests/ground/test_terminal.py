@@ -11,7 +11,7 @@ from pgservers.terminal import LinesOnly, Progress, Relay, notice, printable
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal, and can tell what is to be seen on it."""
+    """A stream that claims to be a terminal; ``seen`` returns the lines it shows."""
 
     def isatty(self) -> bool:
         return True
@@ -26,8 +26,12 @@ class Terminal(io.StringIO):
         return rows
 
 
+def last_bar(stream: io.StringIO) -> str:
+    return stream.getvalue().rpartition("\r")[2].rstrip()
+
+
 class Clock:
-    """A clock that stands still until it is told to go on."""
+    """A clock that shows ``now`` until a test changes it."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -120,9 +124,8 @@ def test_a_log_of_a_command_has_plain_lines_only(capsys: pytest.CaptureFixture[s
         progress.show("block 1")
         notice("The load is high.")
         progress.advance(2)
-    assert capsys.readouterr().err == (
-        "The load is high.\nstudy: 2/2 |████████████████████| 1:01:01<00:00\n"
-    )
+    bar = "study: 2/2 |████████████████████| 1:01:01<00:00"
+    assert capsys.readouterr().err == f"The load is high.\n{bar}\n"
 
 
 def test_where_nothing_is_counted_the_time_is_shown() -> None:
@@ -144,30 +147,26 @@ def test_a_bar_that_ends_before_its_delay_is_not_drawn() -> None:
 
 def test_the_time_left_of_arms_that_end_together() -> None:
     clock, stream = Clock(), io.StringIO()
-
-    def seen() -> str:
-        return stream.getvalue().rpartition("\r")[2].rstrip()
-
     with Progress("study", None, stream=stream, clock=clock) as progress:
         progress.advance(9)
         clock.now = 17.0
         progress.show("block 2")
-        assert seen() == "study: 9/? |                    | 00:17<?, block 2"
+        assert last_bar(stream) == "study: 9/? |                    | 00:17<?, block 2"
     clock.now = 0.0
     with Progress("study", 54, stream=stream, clock=clock) as progress:
         for second in range(241):
             clock.now = float(second)
             progress.show("block 1")
-        assert seen() == "study: 0/54 |                    | 04:00<?, block 1"
+        assert last_bar(stream) == "study: 0/54 |                    | 04:00<?, block 1"
         clock.now = 241.0
         for _ in range(9):
             progress.advance()
         clock.now = 301.0
         progress.show("block 2")
-        assert seen() == "study: 9/54 |███▎                | 05:01<19:05, block 2"
+        assert last_bar(stream) == "study: 9/54 |███▎                | 05:01<19:05, block 2"
         clock.now = 3000.0  # a block that takes far longer than the one before
         progress.show("block 2")
-        assert seen() == "study: 9/54 |███▎                | 50:00<?, block 2"
+        assert last_bar(stream) == "study: 9/54 |███▎                | 50:00<?, block 2"
 
 
 def test_the_time_left_is_told_by_the_first_block_without_what_prepared_it() -> None:
@@ -182,9 +181,7 @@ def test_the_time_left_is_told_by_the_first_block_without_what_prepared_it() -> 
         clock.now = 560.0
         progress.advance(5)
         assert stream.getvalue().count("left on this machine") == 1
-        assert stream.getvalue().rpartition("\r")[2].rstrip() == (
-            "study: 15/50 |██████              | 09:20<03:30"
-        )
+        assert last_bar(stream) == "study: 15/50 |██████              | 09:20<03:30"
 
 
 def test_a_minute_or_less_and_a_time_without_an_end_are_not_told() -> None:

@@ -59,53 +59,47 @@ def test_one_waits_for_the_other_and_says_for_whom(capsys: pytest.CaptureFixture
     assert said == f"Waiting: a long study (process {process.pid}) measures on this host.\n"
 
 
-def test_nobody_waits_for_the_dead(lock: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_one_file_for_all_accounts_and_nobody_waits_for_the_dead(
+    lock: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for _ in range(2):
         with only_one_here("mine"):
             assert lock.read_text() == f"mine (process {os.getpid()})\n"
+            assert lock.stat().st_mode & 0o666 == 0o666
     assert capsys.readouterr().err == ""
-
-
-def test_it_is_one_file_for_all_accounts(lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with only_one_here("mine"):
-        assert lock.stat().st_mode & 0o666 == 0o666
     monkeypatch.delenv("PGSTUDIES_HOST_LOCK")
     monkeypatch.setenv("TMPDIR", "/elsewhere")
     assert str(host_lock_file()) == "/tmp/pgstudies-measuring.lock"
 
 
-def test_a_link_is_not_followed(lock: Path, tmp_path: Path) -> None:
-    lock.symlink_to(tmp_path / "somebody's")
-    with pytest.raises(ServerError, match="symbolic link"), only_one_here("mine"):
-        pass
-    assert not (tmp_path / "somebody's").exists()
-
-
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda p: p.symlink_to("/dev/null")])
-def test_what_is_no_file_is_refused_in_one_sentence(
-    lock: Path, make: Callable[[Path], None]
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda p: p.symlink_to(p.with_name("precious")), "symbolic link"),
+        (lambda p: p.symlink_to(p.with_name("missing")), "symbolic link"),
+        (lambda p: p.hardlink_to(p.with_name("precious")), "hard link"),
+        (lambda p: p.symlink_to("/dev/null"), "symbolic link"),
+        (os.mkfifo, "Not a file"),
+        (os.mkdir, "directory"),
+    ],
+)
+def test_what_is_no_file_of_one_name_is_refused_and_not_written_over(
+    lock: Path, make: Callable[[Path], None], why: str
 ) -> None:
+    lock.with_name("precious").write_text("1")
     make(lock)
-    sentence = "set PGSTUDIES_HOST_LOCK to another file"
-    with pytest.raises(ServerError, match=sentence), only_one_here("mine"):
+    words = f"{why}.*set PGSTUDIES_HOST_LOCK to another file"
+    with pytest.raises(ServerError, match=words), only_one_here("mine"):
         pass
-
-
-def test_another_name_of_a_file_is_not_written_over(lock: Path, tmp_path: Path) -> None:
-    (tmp_path / "precious").write_text("1")
-    lock.hardlink_to(tmp_path / "precious")
-    with pytest.raises(ServerError, match="hard link"), only_one_here("mine"):
-        pass
-    assert (tmp_path / "precious").read_text() == "1"
+    assert lock.with_name("precious").read_text() == "1"
+    assert not lock.with_name("missing").exists()
 
 
 @pytest.mark.parametrize("place", ["/nonexistent/lock", "/proc/lock"])
-def test_a_lock_that_cannot_be_made_is_one_sentence(
-    place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_that_cannot_be_made_is_named(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGSTUDIES_HOST_LOCK", place)
-    sentence = f"{place}, the lock of this host, cannot be used"
-    with pytest.raises(ServerError, match=sentence), only_one_here("mine"):
+    words = f"{place}, the lock of this host, cannot be used"
+    with pytest.raises(ServerError, match=words), only_one_here("mine"):
         pass
 
 

@@ -24,18 +24,10 @@ from pgservers.host.facts import (
 )
 
 
-def test_facts_are_fit_for_json(tmp_path: Path) -> None:
+def test_facts_are_documented_fit_for_json_and_those_of_the_system(tmp_path: Path) -> None:
     facts = host_facts(tmp_path)
     assert json.loads(json.dumps(facts)) == facts
-
-
-def test_every_key_is_documented(tmp_path: Path) -> None:
-    documented = set(re.findall(r"``(\w+)``", str(host_facts.__doc__)))
-    assert host_facts(tmp_path).keys() == documented - {"path"}
-
-
-def test_sizes_and_cores_agree_with_the_system(tmp_path: Path) -> None:
-    facts = host_facts(tmp_path)
+    assert facts.keys() == set(re.findall(r"``(\w+)``", str(host_facts.__doc__))) - {"path"}
     assert facts["memory_bytes"] == psutil.virtual_memory().total
     assert facts["logical_cores"] == os.cpu_count()
     assert facts["allowed_cores"] == sorted(os.sched_getaffinity(0))
@@ -122,61 +114,41 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     git(tmp_path, "init", "--quiet")
     (tmp_path / "code.py").write_text("1\n")
+    (tmp_path / ".gitignore").write_text("*.tmp\n")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "--quiet", "-m", "One")
     return tmp_path
 
 
-def test_packages_hold_what_measuring_rests_on() -> None:
+def test_packages_are_those_that_measuring_rests_on() -> None:
     found = packages()
     assert found["psycopg"] == metadata.version("psycopg")
     assert found.keys() >= {"python", "pgstudies", "polars", "psycopg-binary", "scipy"}
+    assert not found.keys() & {"pytest", "mypy", "jupyterlab", "jupyter-book"}
 
 
-def test_packages_of_tests_and_of_the_laboratory_are_left_out() -> None:
-    assert not packages().keys() & {"pytest", "mypy", "jupyterlab", "jupyter-book"}
-
-
-def test_clean_checkout_is_clean(repository: Path) -> None:
-    found = git_revision(repository)
-    assert found is not None
-    assert not found["dirty"]
-    assert len(str(found["revision"])) == 40
-
-
-@pytest.mark.parametrize("name", ["code.py", "new.py"])
-def test_changed_and_new_files_make_it_dirty(repository: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "dirty"), [("code.py", True), ("new.py", True), ("ignored.tmp", False)]
+)
+def test_changed_and_new_files_make_a_checkout_dirty(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, name: str, dirty: bool
+) -> None:
+    clean = git_revision(repository)
+    assert clean is not None
+    assert not clean["dirty"]
+    assert len(str(clean["revision"])) == 40
     (repository / name).write_text("2\n")
-    found = git_revision(repository)
-    assert found is not None
-    assert found["dirty"]
+    assert git_revision(repository) == clean | {"dirty": dirty}
+    monkeypatch.setenv("GIT_DIR", "/nowhere")  # as a hook does
+    assert git_revision(repository) == clean | {"dirty": dirty}
 
 
-def test_ignored_files_do_not_make_it_dirty(repository: Path) -> None:
-    (repository / ".gitignore").write_text("*.tmp\n")
-    git(repository, "add", ".")
-    git(repository, "commit", "--quiet", "-m", "Two")
-    (repository / "x.tmp").write_text("")
-    found = git_revision(repository)
-    assert found is not None
-    assert not found["dirty"]
-
-
-def test_repository_around_an_archive_is_not_ours(repository: Path) -> None:
-    inside = repository / "unpacked"
+def test_there_is_no_revision_without_git_or_in_a_repository_of_others(
+    repository: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, outside = repository / "unpacked", tmp_path_factory.mktemp("outside")
     inside.mkdir()
     assert git_revision(inside) is None
-
-
-def test_none_outside_git_and_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert git_revision(tmp_path) is None
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert git_revision(tmp_path) is None
-
-
-def test_repository_named_by_a_hook_is_not_looked_at(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = git_revision(repository)
-    monkeypatch.setenv("GIT_DIR", "/nowhere")
-    assert git_revision(repository) == before
+    assert git_revision(outside) is None
+    monkeypatch.setenv("PATH", str(outside))
+    assert git_revision(repository) is None

@@ -28,11 +28,8 @@ LOOP = "DO $$BEGIN FOR i IN 1..{} LOOP PERFORM md5('x'); END LOOP; END$$"
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
-        (errno.ENOENT, "^the processor's counters are not available, as in most virtual"),
-        (
-            errno.EACCES,
-            r"^the kernel does not allow it \(kernel.perf_event_paranoid is \S+: up to 2",
-        ),
+        (errno.ENOENT, "^the processor's counters are not available"),
+        (errno.EACCES, r"^the kernel does not allow it \(kernel.perf_event_paranoid is \S+: "),
         (errno.ENOSYS, "^the kernel does not count them: Function not implemented$"),
     ],
 )
@@ -47,9 +44,7 @@ def test_the_kernel_says_no_in_words(
 
 def test_on_another_system_it_says_where_it_would_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.system", lambda: "Darwin")
-    assert reason_no_counter() == (
-        "the processor's counters are read on Linux only (x86-64, ARM64)"
-    )
+    assert "on Linux only" in str(reason_no_counter())
 
 
 def test_an_event_of_the_kernel_is_read_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,13 +21,12 @@ def test_a_wake_up_takes_time_and_leaves_nothing(*, same_core: bool) -> None:
     assert psutil.Process().children() == children
 
 
-def test_with_one_core_there_is_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_with_one_core_or_that_binds_no_process_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     with pytest.raises(CannotRun, match="one core"):
         wake_up_seconds(same_core=False)
-
-
-def test_a_system_that_binds_no_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_setaffinity")
     with pytest.raises(CannotRun, match="cannot be bound"):
         wake_up_seconds(same_core=True)

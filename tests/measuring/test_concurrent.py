@@ -57,26 +57,16 @@ def test_each_session_begins_after_its_delay(trial: Trial) -> None:
     assert found["makespan_s"] == max(s.ended_s for s in spans) - min(begun)
 
 
-def test_they_work_at_the_same_time_each_under_its_number(trial: Trial) -> None:
+def test_they_work_at_once_each_under_its_number_and_with_the_settings(trial: Trial) -> None:
     together = threading.Barrier(3, timeout=20)
-    numbers: list[int] = []
-
-    def work(_: Any, number: int) -> None:
-        together.wait()
-        numbers.append(number)
-
-    concurrently(trial, "meet", work, delays=[0.0] * 3)
-    assert sorted(numbers) == [0, 1, 2]
-
-
-def test_every_session_has_the_settings(trial: Trial) -> None:
     seen: list[Any] = []
 
-    def work(session: psycopg.Connection[Any], _: int) -> None:
-        seen.append(session.execute("SHOW synchronize_seqscans").fetchone())
+    def work(session: psycopg.Connection[Any], number: int) -> None:
+        together.wait()
+        seen.append((number, *session.execute("SHOW synchronize_seqscans").fetchall()))
 
-    concurrently(trial, "ask", work, delays=[0, 0], settings={"synchronize_seqscans": "off"})
-    assert seen == [("off",), ("off",)]
+    concurrently(trial, "ask", work, delays=[0.0] * 3, settings={"synchronize_seqscans": "off"})
+    assert sorted(seen) == [(number, ("off",)) for number in range(3)]
 
 
 def test_bytes_read_are_those_of_all_sessions(trial: Trial) -> None:
@@ -106,9 +96,7 @@ def test_more_than_the_server_takes_is_refused_with_the_number_that_fits(trial: 
         concurrently(trial, "many", lambda *_: None, delays=[0.0] * 500)
 
 
-def test_on_a_server_that_is_not_ours_there_is_time_and_nothing_of_the_device(
-    elsewhere: Trial,
-) -> None:
+def test_on_a_server_that_is_not_ours_no_device_is_seen(elsewhere: Trial) -> None:
     concurrently(elsewhere, "one", lambda c, _: c.execute("SELECT 1"), delays=[0.0, 0.0])
     assert "duration_s" in metrics(elsewhere)
     assert "read_bytes" not in metrics(elsewhere)

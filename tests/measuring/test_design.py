@@ -32,12 +32,7 @@ def pairs_in(rounds: list[list[str]]) -> Counter[tuple[str, str]]:
     return Counter(pair for order in rounds for pair in itertools.pairwise(order))
 
 
-@given(
-    st.integers(1, 9),
-    st.integers(),
-    st.integers(1, 50),
-    st.integers(0, 20),
-)
+@given(st.integers(1, 9), st.integers(), st.integers(1, 50), st.integers(0, 20))
 def test_in_every_cycle_each_arm_comes_equally_often_before_each_other(
     count: int, seed: int, block: int, cycle: int
 ) -> None:

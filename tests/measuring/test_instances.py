@@ -12,29 +12,14 @@ from pgservers.errors import SpaceError
 from pgservers.servers.managed import ManagedServer
 from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.instances import KEPT_SHARE, Instances, PreparedStates
-from pgstudies.records.reading import AMONG_OTHERS, SAMPLES_SCHEMA
+from pgstudies.records.samples import AMONG_OTHERS, SAMPLES_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-ROWS = [
-    (
-        0,
-        1,
-        0,
-        1,
-        AMONG_OTHERS,
-        "plain",
-        "",
-        "fill",
-        0,
-        "duration_s",
-        0.5,
-        "s",
-        datetime(2026, 1, 1, tzinfo=UTC),
-    )
-]
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+ROWS = [(0, 1, 0, 1, AMONG_OTHERS, "plain", "", "fill", 0, "duration_s", 0.5, "s", AT)]
 SIZE = 2**20
 
 
@@ -69,9 +54,15 @@ class Holder(ManagedServer):
             self._states[state] = (directory / state, SIZE)
 
 
-def test_of_two_that_want_a_state_at_once_one_has_it_whole(tmp_path: Path) -> None:
+@pytest.fixture
+def kept(tmp_path: Path) -> PreparedStates:
     (tmp_path / "kept").mkdir()
-    kept = PreparedStates(tmp_path / "kept", "mark")
+    return PreparedStates(tmp_path / "kept", "mark")
+
+
+def test_of_two_that_want_a_state_at_once_one_has_it_whole(
+    tmp_path: Path, kept: PreparedStates
+) -> None:
     arm = Arm("plain")
     kept.put(Holder(tmp_path / "first", ["plain"]), arm, ROWS)
     one, two = Holder(tmp_path / "one"), Holder(tmp_path / "two")
@@ -96,28 +87,25 @@ def test_of_two_that_want_a_state_at_once_one_has_it_whole(tmp_path: Path) -> No
         ("mark", Arm("plain", server="16")),
     ],
 )
-def test_a_state_of_anything_else_is_not_used(tmp_path: Path, mark: str, arm: Arm) -> None:
-    (tmp_path / "kept").mkdir()
-    PreparedStates(tmp_path / "kept", "mark").put(
-        Holder(tmp_path / "a", ["plain"]), Arm("plain"), ROWS
-    )
+def test_a_state_of_anything_else_is_not_used(
+    tmp_path: Path, kept: PreparedStates, mark: str, arm: Arm
+) -> None:
+    kept.put(Holder(tmp_path / "a", ["plain"]), Arm("plain"), ROWS)
     assert PreparedStates(tmp_path / "kept", mark).take(Holder(tmp_path / "b"), arm) is None
 
 
-def test_another_arm_that_starts_from_the_state_has_its_samples(tmp_path: Path) -> None:
+def test_another_arm_that_starts_from_the_state_has_its_samples(
+    tmp_path: Path, kept: PreparedStates
+) -> None:
     """As when the arm that had prepared it is left out of what follows."""
-    (tmp_path / "kept").mkdir()
-    kept = PreparedStates(tmp_path / "kept", "mark")
     kept.put(Holder(tmp_path / "a", ["plain"]), Arm("left out", state="plain"), ROWS)
     taken = kept.take(Holder(tmp_path / "b"), Arm("stays", state="plain"))
     assert taken == rows_of("stays")
 
 
 def test_what_was_used_longest_ago_goes_where_there_is_no_room_for_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kept: PreparedStates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "kept").mkdir()
-    kept = PreparedStates(tmp_path / "kept", "mark")
     arms = {name: Arm(name, state=name) for name in ("a", "b", "c")}
 
     def put(server: ManagedServer, name: str) -> None:
@@ -125,9 +113,8 @@ def test_what_was_used_longest_ago_goes_where_there_is_no_room_for_all(
 
     def disk(_: Any) -> Usage:
         """Two states are less than the share of it, three are more."""
-        return Usage(
-            0, 0, 2.5 * SIZE / KEPT_SHARE - len(list((tmp_path / "kept").iterdir())) * SIZE
-        )
+        states = len(list((tmp_path / "kept").iterdir()))
+        return Usage(0, 0, 2.5 * SIZE / KEPT_SHARE - states * SIZE)
 
     monkeypatch.setattr(shutil, "disk_usage", disk)
     made = Holder(tmp_path / "made", ["a", "b", "c"])

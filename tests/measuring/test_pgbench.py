@@ -35,10 +35,8 @@ def trial(managed: ManagedServer) -> Iterator[Trial]:
     def build() -> None:
         with managed.connect() as connection:
             connection.execute("CREATE TABLE seen(i int)")
-            connection.execute(
-                f"CREATE TABLE wide AS "
-                f"SELECT i, repeat('x', 900) d FROM generate_series(1, {ROWS}) i"
-            )
+            wide = f"SELECT i, repeat('x', 900) d FROM generate_series(1, {ROWS}) i"
+            connection.execute(f"CREATE TABLE wide AS {wide}")
             connection.execute("CREATE INDEX wide_i ON wide(i)")
             connection.execute("VACUUM ANALYZE wide")
 
@@ -89,11 +87,25 @@ def test_pages_and_bytes_read_are_those_of_pgbenchs_own_session(trial: Trial) ->
     assert metric(trial, "read_bytes") == 0
 
 
-def test_a_script_that_the_server_refuses_is_told_in_its_words(trial: Trial) -> None:
-    said = r'pgbench failed: script.sql:2: .*relation "nowhere" does not exist'
+NOWHERE = "SELECT 1;\nSELECT * FROM nowhere;\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "clients", "said"),
+    [
+        (NOWHERE, 1, r'script\.sql:2: .*"nowhere" does not exist'),
+        ("SELECT 1;\n\\set i 1 +\n", 1, r"script\.sql:2: "),
+        ("SELECT 1 / (:client_id - 1);\n", 3, "division by zero"),  # in one, others wait for it
+        ({"good": ("SELECT 1;\n", 1), "bad": (NOWHERE, 1)}, 1, r"script2\.sql:2: .*nowhere"),
+    ],
+)
+def test_a_script_that_fails_ends_the_step_with_its_line(
+    trial: Trial, script: str | dict[str, tuple[str, int]], clients: int, said: str
+) -> None:
     with pytest.raises(StudyError, match=said):
-        pgbench(trial, "bad", "SELECT 1;\nSELECT * FROM nowhere;\n", transactions=5, seed=1)
+        pgbench(trial, "bad", script, transactions=20, seed=1, clients=clients)
     assert trial.rows == []
+    assert pgbench(trial, "one", "SELECT 1;\n", transactions=2, seed=1).height == 2
 
 
 @pytest.mark.parametrize(
@@ -131,12 +143,6 @@ def test_scripts_are_mixed_by_their_weights_and_alike_by_the_same_seed(trial: Tr
     assert 60 < drawn[0].count(2) < 140
     timed = {(row["step"], row["case"]) for row in rows_of(trial) if row["metric"] == "duration_s"}
     assert timed == {("mix", ""), ("mix", "1"), ("mix", "2")}
-
-
-def test_of_a_mix_the_script_that_fails_is_told(trial: Trial) -> None:
-    mix = {"good": ("SELECT 1;\n", 1), "bad": ("SELECT 1;\nSELECT * FROM nowhere;\n", 1)}
-    with pytest.raises(StudyError, match=r"script2\.sql:2: .*nowhere"):
-        pgbench(trial, "mix", mix, transactions=20, seed=1)
 
 
 def test_transactions_that_fail_are_counted_and_not_timed(trial: Trial) -> None:
@@ -231,18 +237,6 @@ def test_clients_run_each_their_transactions_at_the_same_time(
     assert metric(trial, "duration_s") == pytest.approx(log["latency_s"].mean())
 
 
-def test_a_client_that_fails_while_others_wait_for_it_ends_the_step(trial: Trial) -> None:
-    fails_in_one = "SELECT 1 / (:client_id - 1);\n"
-    with pytest.raises(StudyError, match="division by zero"):
-        pgbench(trial, "bad", fails_in_one, transactions=2, seed=1, clients=3)
-    assert pgbench(trial, "one", "SELECT 1;\n", transactions=2, seed=1).height == 2
-
-
-def test_a_line_that_pgbench_refuses_is_told_as_the_script_has_it(trial: Trial) -> None:
-    with pytest.raises(StudyError, match=r"script.sql:2: "):
-        pgbench(trial, "bad", "SELECT 1;\n\\set i 1 +\n", transactions=2, seed=1)
-
-
 def test_without_pgbench_the_step_says_how_to_get_it(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,9 +246,7 @@ def test_without_pgbench_the_step_says_how_to_get_it(
         pgbench(trial, "select", "SELECT 1;\n", transactions=5, seed=1)
 
 
-def test_a_server_that_is_not_ours_is_reached_with_its_password(
-    elsewhere: Trial,
-) -> None:
+def test_a_server_that_is_not_ours_is_reached_with_its_password(elsewhere: Trial) -> None:
     assert pgbench(elsewhere, "one", "SELECT 1;\n", transactions=5, seed=1).height == 5
     assert "read_bytes" not in {row["metric"] for row in rows_of(elsewhere)}
 

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import pgstudies as pg
 from pgapps.doctor.doctor import foreseen
+from pgservers.errors import StudyError
 from pgservers.servers.serve import serve
 from pgstudies.measuring.cold import reason_not_cold
 from pgstudies.measuring.requirements import COLD, reason_unmet, unmet_requirements
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 def test_each_kind_of_requirement_has_the_reason_that_a_run_gives(
     stranger: ManagedServer, managed: ManagedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with pytest.raises(StudyError, match=r"no release '8\.4'; there are 9\.3, "):
+        pg.reason_not_available("8.4")
     monkeypatch.setattr(
         "pgstudies.measuring.requirements.reason_not_available", lambda name: f"no {name}"
     )

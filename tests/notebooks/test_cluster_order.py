@@ -28,12 +28,8 @@ def values(*rows: tuple[str, str, str, int, int, float]) -> pl.DataFrame:
 
 def test_four_arms_are_always_there_and_a_variant_adds_its_own() -> None:
     always = list(arms())
-    assert always == [
-        "heap",
-        "heap, after 2 iterations",
-        "patched (access method)",
-        "patched (access method), after 2 iterations",
-    ]
+    both = ("heap", "patched (access method)")
+    assert always == [f"{name}{when}" for name in both for when in ("", ", after 2 iterations")]
     assert list(arms("cold")) == always
     assert list(arms("reserve", "fillfactor"))[4:] == ["heap, fillfactor 90", ARMS.RESERVE]
     assert list(arms("CLUSTER", cluster_every=5))[4:] == ["heap, CLUSTER every 5th iteration"]
@@ -43,9 +39,8 @@ def test_four_arms_are_always_there_and_a_variant_adds_its_own() -> None:
 
 def test_only_arms_that_need_the_extension_go_without_it() -> None:
     found = arms("checkpoint", "reserve", "trigger", direct_io=True)
-    assert {name for name, arm in found.items() if arm.extension} == {
-        name for name in found if name.startswith("patched")
-    }
+    for name, arm in found.items():
+        assert bool(arm.extension) == name.startswith("patched")
 
 
 @pytest.mark.parametrize(("iterations", "half"), [(3, 2), (10, 5)])
@@ -65,31 +60,22 @@ def test_the_post_claims_what_its_log_says() -> None:
     post = pl.DataFrame(times, schema=["step", "arm", "iteration", "seconds"], orient="row")
     ratios = READING.published_ratios(post, patched="p")
     assert set(ratios["candidate"]) == {"p"}
-    assert READING.of_the_post(post, ratios, last=10) == {
-        "decay": 2,
-        "own decay": 1.5,
-        "slower decay": 0.75,
-        "patched decay": 0.75,
-        "patched insert": 2,
-    }
+    told = {"decay": 2, "own decay": 1.5, "patched insert": 2}
+    told |= dict.fromkeys(["slower decay", "patched decay"], 0.75)
+    assert READING.of_the_post(post, ratios, last=10) == told
 
 
 def test_times_are_relative_to_both_early_iterations() -> None:
     times = [("heap", "insert", "duration_s", 0, i, t) for i, t in ((1, 8.0), (2, 2.0), (3, 4.0))]
-    post = pl.DataFrame(
-        {"arm": "head", "step": "insert", "iteration": [1, 2, 9], "seconds": [6.0, 3.0, 1.0]}
-    )
+    where = {"arm": "head", "step": "insert"}
+    post = pl.DataFrame({**where, "iteration": [1, 2, 9], "seconds": [6.0, 3.0, 1.0]})
     samples = values(*times).with_columns(case=pl.lit(""))
     found = READING.relative_times(samples, post, last=3)
+    second, first = (f"insert, relative to iteration {number}" for number in (2, 1))
     assert found.select("arm", "what", "iteration", "ratio").rows() == [
-        ("post, head", "insert, relative to iteration 2", 2, 1),
-        ("heap", "insert, relative to iteration 2", 2, 1),
-        ("heap", "insert, relative to iteration 2", 3, 2),
-        ("post, head", "insert, relative to iteration 1", 1, 1),
-        ("heap", "insert, relative to iteration 1", 1, 1),
-        ("post, head", "insert, relative to iteration 1", 2, 0.5),
-        ("heap", "insert, relative to iteration 1", 2, 0.25),
-        ("heap", "insert, relative to iteration 1", 3, 0.5),
+        *(("post, head", second, 2, 1), ("heap", second, 2, 1), ("heap", second, 3, 2)),
+        *(("post, head", first, 1, 1), ("heap", first, 1, 1), ("post, head", first, 2, 0.5)),
+        *(("heap", first, 2, 0.25), ("heap", first, 3, 0.5)),
     ]
 
 
@@ -104,17 +90,8 @@ def test_a_preparation_without_the_patch_has_no_ratio_of_ours() -> None:
 
 
 def test_pages_are_counted_by_arm_and_compared_with_what_is_expected() -> None:
-    pages = [
-        ("heap", "select_range", "pages_touched", b, i, v)
-        for b, i, v in (
-            (0, 1, 48.0),
-            (0, 2, 50.0),
-            (1, 1, 60.0),
-            (2, 1, 80.0),
-            (1, 2, 100.0),
-        )
-    ]
-    samples = values(*pages)
+    counted = ((0, 1, 48.0), (0, 2, 50.0), (1, 1, 60.0), (2, 1, 80.0), (1, 2, 100.0))
+    samples = values(*(("heap", "select_range", "pages_touched", *row) for row in counted))
     assert READING.fresh_pages(samples) == 49
     measured = samples.filter(pl.col("block") > 0)
     touched = READING.pages_per_range(measured)
@@ -136,12 +113,9 @@ def test_copies_are_compared_in_the_same_block_and_iteration() -> None:
 
 
 def test_pages_after_cluster_are_those_of_iterations_that_ran_it() -> None:
+    names = ["heap", *["heap, CLUSTER every 2nd iteration"] * 3]
     touched = pl.DataFrame(
-        {
-            "arm": ["heap", *["heap, CLUSTER every 2nd iteration"] * 3],
-            "iteration": [2, 2, 3, 4],
-            "pages": [90.0, 48.0, 60.0, 49.0],
-        }
+        {"arm": names, "iteration": [2, 2, 3, 4], "pages": [90.0, 48.0, 60.0, 49.0]}
     )
     assert READING.pages_after_cluster(touched, every=2) == 49
     assert READING.pages_after_cluster(touched, every=5) is None
@@ -154,31 +128,20 @@ def test_neighbours_cost_pages_at_the_end_and_what_later_inserts_take() -> None:
         rows += [("heap", "insert", metric, 1, 1, 99.0), ("heap", "insert", metric, 1, 2, value)]
         rows.append(("heap", "delete", metric, 1, 2, 77.0))
     assert READING.cost_of_neighbours(values(*rows), ["heap"], last=3).row(0, named=True) == {
-        "arm": "heap",
-        "pages per range": 61,
-        "pages of the table": 12,
-        "buffers_read, insert": 5,
-        "wal_bytes, insert": 6,
-        "wal_fpi, insert": None,
+        **{"arm": "heap", "pages per range": 61, "pages of the table": 12},
+        **{"buffers_read, insert": 5, "wal_bytes, insert": 6, "wal_fpi, insert": None},
         "ms, insert": 7.4,
     }
 
 
 def test_an_old_disk_stands_beside_the_posts_first_and_last_iteration() -> None:
-    rows = [
-        ("heap", "old disk", "disk_s", 1, 0, 0.5),
-        ("heap", "old disk", "read_bytes", 1, 0, 81920.0),
-    ]
-    rows.append(("heap", "insert", "disk_s", 1, 2, 9.0))
+    rows = [("heap", "old disk", "disk_s", 1, 0, 0.5), ("heap", "insert", "disk_s", 1, 2, 9.0)]
+    rows.append(("heap", "old disk", "read_bytes", 1, 0, 81920.0))
     samples = values(*rows).with_columns(case=pl.lit("insert"))
     post = [("head", i, "insert", s) for i, s in ((1, 19.0), (2, 20.0), (4, 21.0))]
     columns = ["arm", "iteration", "step", "seconds"]
     published = pl.DataFrame(post, schema=columns, orient="row")
     assert READING.on_old_disk(samples, published, last=4).row(0, named=True) == {
-        "step": "insert",
-        "arm": "heap",
-        "s, disk of 2007": 0.5,
-        "pages read": 10,
-        "s, post, iteration 1": 19.0,
-        "s, post, iteration 4": 21.0,
+        **{"step": "insert", "arm": "heap", "s, disk of 2007": 0.5, "pages read": 10},
+        **{"s, post, iteration 1": 19.0, "s, post, iteration 4": 21.0},
     }

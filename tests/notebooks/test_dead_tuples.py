@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import pgstudies as pg
 
 ARMS = study_module("dead_tuples", "arms")
-PAGE = study_module("dead_tuples", "page")
 READING = study_module("dead_tuples", "reading")
 WATCH = study_module("dead_tuples", "watch")
 MB = 2**20
@@ -70,37 +69,24 @@ def test_structures_take_memory_in_proportion_to_the_posts_dense_case() -> None:
 
 def samples(*rows: tuple[int, str, str, str, float]) -> pl.DataFrame:
     """Values by block, arm, case and metric."""
-    return pl.DataFrame(
-        rows,
-        schema={
-            "block": pl.Int64(),
-            "arm": pl.String(),
-            "case": pl.String(),
-            "metric": pl.String(),
-            "value": pl.Float64(),
-        },
-        orient="row",
-    )
+    texts = dict.fromkeys(["arm", "case", "metric"], pl.String())
+    schema = {"block": pl.Int64(), **texts, "value": pl.Float64()}
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def both(before: float | None, *, scans: float = 1) -> pl.DataFrame:
     """The VACUUM of a release before 17, which allocated so much, and today's."""
-    return pl.DataFrame(
-        {
-            "arm": ["VACUUM, 16", "VACUUM"],
-            "index_scans": [scans, 1],
-            "allocated_bytes": [before, MB],
-        },
-        schema_overrides={"index_scans": pl.Float64(), "allocated_bytes": pl.Float64()},
-    )
+    rows = [("VACUUM, 16", scans, before), ("VACUUM", 1.0, float(MB))]
+    floats = dict.fromkeys(["index_scans", "allocated_bytes"], pl.Float64())
+    return pl.DataFrame(rows, schema={"arm": pl.String(), **floats}, orient="row")
 
 
 HELD = {"VACUUM": 2, "VACUUM, 16": 80, "VACUUM, before": 80, "VACUUM, after": 4}
 """MB that VACUUM allocates."""
 
 
-def page_of(*names: str, version: int = 180000) -> Any:
-    """The page of six blocks of these VACUUMs, each with one pass over the index."""
+def study_of(*names: str, version: int = 180000) -> Study:
+    """A run of six blocks of these VACUUMs, each with one pass over the index."""
     where: dict[str, Any] = {"step": "vacuum", "case": "every 2", "iteration": 65_536}
     held = {name: [float(HELD[name] * MB)] * 6 for name in names}
     once = {name: [1.0] * 6 for name in names}
@@ -118,35 +104,39 @@ def page_of(*names: str, version: int = 180000) -> Any:
     )
     study = Study("dead_tuples", {})
     study._record = record
-    return PAGE.Page(study)
+    return study
 
 
-def verdict_of(page: Any) -> dict[str, Any]:
+def verdict_of(study: Study) -> dict[str, Any]:
     """That on VACUUM's memory."""
-    asked = claims("dead_tuples", places={"densest": page.densest, "before": page.before})
-    rows = judge(asked, page.judged(), conditions={"vacuum": page.reason_no_vacuum()})
+    asked = claims("dead_tuples", places={"densest": 2, "before": "VACUUM, 16"})
+    each = READING.each_vacuum(READING.of_vacuum(study.samples))
+    effects, reason = READING.judged_vacuum(study, each)
+    found = pl.concat(effects, how="diagonal_relaxed")
+    rows = judge(asked, found, conditions={"vacuum": reason})
     return rows.row(by_predicate=pl.col("claim") == "vacuum", named=True)
 
 
 def test_the_commit_judges_where_it_was_measured_and_the_releases_stand_beside_it() -> None:
-    page = page_of("VACUUM", "VACUUM, 16", *COMMITS)
-    found = verdict_of(page)
+    study = study_of("VACUUM", "VACUUM, 16", *COMMITS)
+    found = verdict_of(study)
     assert (found["commit"], found["verdict"]) == ("667e65aac3", "holds")
     assert [found["baseline"], found["candidate"]] == COMMITS
     assert (found["ratio"], found["stood_in"]) == (pytest.approx(1 / 20), pytest.approx(1 / 40))
-    *_, table = page.vacuums()
+    each = READING.each_vacuum(READING.of_vacuum(study.samples))
+    table = READING.passes_table(READING.passes(each, study.record.arms["name"]))
     assert table["arm"].to_list() == ["VACUUM", "VACUUM, 16", *COMMITS]
 
 
 def test_without_the_commit_the_releases_judge() -> None:
-    found = verdict_of(page_of("VACUUM", "VACUUM, 16"))
+    found = verdict_of(study_of("VACUUM", "VACUUM, 16"))
     assert (found["commit"], found["ratio"]) == (None, pytest.approx(1 / 40))
 
 
 def test_the_commit_judges_whatever_the_server_of_the_run_is() -> None:
-    found = verdict_of(page_of("VACUUM", "VACUUM, 16", *COMMITS, version=160000))
+    found = verdict_of(study_of("VACUUM", "VACUUM, 16", *COMMITS, version=160000))
     assert (found["commit"], found["verdict"], found["stood_in"]) == ("667e65aac3", "holds", None)
-    found = verdict_of(page_of("VACUUM", "VACUUM, 16", version=160000))
+    found = verdict_of(study_of("VACUUM", "VACUUM, 16", version=160000))
     assert found["verdict"] == "not judged: the server is older than 17, so it has the array itself"
 
 
@@ -266,29 +256,18 @@ def test_little_memory_is_judged_only_where_the_array_would_be_large() -> None:
 
 
 def test_the_vacuum_of_the_run_is_that_of_its_server_since_17() -> None:
-    passes = pl.DataFrame(
-        {
-            "arm": ["VACUUM, 16", "VACUUM", "VACUUM"],
-            "rows_dead": [2, 2, 10],
-            "memory_kb": [64, 64, 64],
-            "index_scans": [1.0, 2.0, 3.0],
-        }
-    )
+    rows = [("VACUUM, 16", 2, 64, 1.0), ("VACUUM", 2, 64, 2.0), ("VACUUM", 10, 64, 3.0)]
+    columns = ["arm", "rows_dead", "memory_kb", "index_scans"]
+    passes = pl.DataFrame(rows, schema=columns, orient="row")
     assert READING.own_vacuum(passes, 2, 64, 180000)["index_scans"] == 2
     assert READING.own_vacuum(passes, 2, 64, 160000) is None
     assert READING.own_vacuum(passes, 2, 128, 180000) is None
 
 
 def test_the_post_is_compared_with_its_own_array() -> None:
-    published = pl.DataFrame(
-        {
-            "case": ["dense", "dense"],
-            "structure": ["array", "radix"],
-            "lookup_ms": [90.0, 10.0],
-            "load_ms": [1.0, 2.0],
-            "size_bytes": [14, 1],
-        }
-    )
+    rows = [("dense", "array", 90.0, 1.0, 14), ("dense", "radix", 10.0, 2.0, 1)]
+    columns = ["case", "structure", "lookup_ms", "load_ms", "size_bytes"]
+    published = pl.DataFrame(rows, schema=columns, orient="row")
     ratios = {
         (row["step"], row["metric"], row["candidate"]): row["published_ratio"]
         for row in READING.published_ratios(published).iter_rows(named=True)

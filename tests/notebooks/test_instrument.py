@@ -21,13 +21,6 @@ import polars as pl
 import pytest
 from IPython.core.formatters import DisplayFormatter
 
-from pgapps.execution.executed import hiding, without_secrets
-from pgapps.scorecard.checks import ShownChecks, checks_markup, display_checks, read_checks
-from pgservers.addresses import Address
-from pgstudies.analysis.effects import paired_effects
-from pgstudies.records.reading import SAMPLES_SCHEMA, Record
-from pgstudies.rooms import study_module
-from tests import made_up
 from book.bench.machines import (
     ALL_AT_ONCE,
     DRIFTING,
@@ -39,6 +32,14 @@ from book.bench.machines import (
     after_others,
     in_turns,
 )
+from pgapps.execution.executed import hiding, without_secrets
+from pgapps.scorecard.checks import ShownChecks, checks_markup, display_checks, read_checks
+from pgservers.addresses import Address
+from pgstudies.analysis.effects import paired_effects
+from pgstudies.records.reading import Record
+from pgstudies.records.samples import SAMPLES_SCHEMA
+from pgstudies.rooms import study_module
+from tests import made_up
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,14 +52,7 @@ WATCH = study_module("instrument", "watch")
 BY, deviations, share_table = READING.BY, READING.deviations, READING.share_table
 effective_number, mean_bias = READING.effective_number, READING.mean_bias
 AGAIN = "baseline (again)"
-ARMS = {
-    "baseline": 0,
-    AGAIN: 0,
-    "1 % more": 1,
-    "2 % more": 2,
-    "5 % more": 5,
-    "10 % more": 10,
-}
+ARMS = {"baseline": 0, AGAIN: 0, "1 % more": 1, "2 % more": 2, "5 % more": 5, "10 % more": 10}
 STEPS = ("timed", "repeated", "pgbench")
 BLOCKS = 48
 EACH = 6
@@ -99,24 +93,24 @@ def carried(cost: float, undisturbed: float = 0.0, blocks: int = 10) -> pl.DataF
     )
 
 
-def carry_over_of(samples: pl.DataFrame) -> tuple[bool | None, str]:
-    judged: tuple[bool | None, str] = CACHES.judged(
-        samples, baseline="baseline", planted="lives in the cache"
-    )
-    return judged
-
-
-def test_a_planted_carry_over_has_to_be_found_among_others_and_not_undisturbed() -> None:
-    passed, said = carry_over_of(carried(0.4))
-    assert passed is True
-    assert said.startswith('what is planted in "lives in the cache" adds ')
-    assert said.endswith("; undisturbed, carry-over is left in no arm")
-    assert carry_over_of(carried(0.0))[0] is False
-    passed, said = carry_over_of(carried(0.4, undisturbed=0.4))
-    assert passed is False
-    assert said.endswith('undisturbed, carry-over is left in "lives in the cache"')
-    assert carry_over_of(carried(0.4, blocks=7))[0] is None
-    assert carry_over_of(carried(0.4).filter(step="none"))[0] is None
+@pytest.mark.parametrize(
+    ("planted", "passed", "left"),
+    [
+        ({"cost": 0.4}, True, "in no arm"),
+        ({"cost": 0.0}, False, "in no arm"),
+        ({"cost": 0.4, "undisturbed": 0.4}, False, 'in "lives in the cache"'),
+        ({"cost": 0.4, "blocks": 7}, None, ""),
+    ],
+)
+def test_a_planted_carry_over_has_to_be_found_among_others_and_not_undisturbed(
+    planted: dict[str, Any], passed: bool | None, left: str
+) -> None:
+    arms = {"baseline": "baseline", "planted": "lives in the cache"}
+    samples = carried(**planted)
+    found, said = CACHES.judged(samples, **arms)
+    assert found is passed
+    assert said.endswith(left)
+    assert CACHES.judged(samples.filter(step="none"), **arms)[0] is None
 
 
 def values(
@@ -328,49 +322,45 @@ def test_an_arm_that_is_four_percent_slower_in_eight_blocks_is_noticed(
         rng = np.random.default_rng(seed)
         loops = rng.normal(0, noise * math.sqrt(20 / 2), (8, 20, len(ARMS)))
         loops[..., list(ARMS).index("5 % more")] += 0.04
-        found += (
-            READING._speed(machine_samples("spin_s", np.exp(loops), range(1, 9)), "baseline")[0]
-            is False
-        )
+        machine = machine_samples("spin_s", np.exp(loops), range(1, 9))
+        found += READING._speed(machine, "baseline")[0] is False
     assert found >= least
 
 
-def test_false_alarms_are_noticed() -> None:
-    checks = honest(offset=0.009).checks()  # about three comparisons in ten
-    # The copy that is off is part of the baseline, so no interval holds the truth either.
-    assert failed(checks) == {"false alarms", "coverage"}
-    assert "of 96 comparisons of two equal arms came out different" in sentence(
-        checks, "false alarms"
-    )
+@pytest.mark.parametrize(
+    ("planted", "wrong", "said"),
+    [
+        # Three comparisons in ten.  The copy that is off is part of the baseline, so that no
+        # interval holds the truth either; nor does one around a wrong centre.
+        ({"offset": 0.009}, ("false alarms", "coverage"), "of 96 comparisons of two equal arms"),
+        ({"offset": 0.05}, ("false alarms", "false verdicts", "coverage"), ""),
+        ({"recovered": 0.5}, ("recovery", "coverage"), "−"),
+    ],
+)
+def test_wrong_values_are_noticed(
+    planted: dict[str, Any], wrong: tuple[str, ...], said: str
+) -> None:
+    checks = honest(**planted).checks()
+    assert failed(checks) == {*wrong}
+    assert said in sentence(checks, wrong[0])
 
 
-def test_false_verdicts_are_noticed_as_well() -> None:
-    wrong = {"false alarms", "false verdicts", "coverage"}
-    assert failed(honest(offset=0.05).checks()) == wrong
-
-
-def test_half_of_the_planted_work_is_not_enough() -> None:
-    # An interval around the wrong centre does not hold the truth either.
-    checks = honest(recovered=0.5).checks()
-    assert failed(checks) == {"recovery", "coverage"}
-    assert "−" in sentence(checks, "recovery")
-
-
-def test_intervals_that_are_too_narrow_are_noticed() -> None:
-    checks = replace(honest(), narrowed=0.5).checks()
-    assert failed(checks) == {"coverage"}
-    assert "of 384 intervals hold the planted effect" in sentence(checks, "coverage")
-
-
-def test_a_loop_that_costs_double_is_noticed() -> None:
-    checks = replace(honest(), repeated=2.0).checks()
-    assert failed(checks) == {"cost"}
-    assert "at 0.50 of the speed of a bare loop" in sentence(checks, "cost")
-
-
-@pytest.mark.parametrize(("fault", "check"), [("stolen", "stolen time"), ("waited", "neighbours")])
-def test_a_core_that_is_not_all_ours_is_noticed(fault: str, check: str) -> None:
-    assert failed(replace(honest(), **{fault: 0.05}).checks()) == {check}  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("fault", "check", "said"),
+    [
+        ({"narrowed": 0.5}, "coverage", "of 384 intervals hold the planted effect"),
+        ({"repeated": 2.0}, "cost", "at 0.50 of the speed of a bare loop"),
+        ({"stolen": 0.05}, "stolen time", ""),
+        ({"waited": 0.05}, "neighbours", ""),
+        ({"slow_phase": 0.3}, "speed", ""),
+        # While it drifts, fewer than one of twenty values are off by more than the margin.
+        ({"machine": GOOD, "drift": math.log(1.024)}, "drift", "drifts by 2.2 % in one arm"),
+    ],
+)
+def test_each_other_fault_fails_its_check(fault: dict[str, Any], check: str, said: str) -> None:
+    checks = replace(honest(), **fault).checks()
+    assert failed(checks) == {check}
+    assert said in sentence(checks, check)
 
 
 def test_two_speeds_are_no_fault_where_turns_are_short() -> None:
@@ -416,17 +406,6 @@ def test_one_bad_block_of_six_is_not_yet_a_verdict() -> None:
         assert passed is expected, said
 
 
-def test_an_arm_that_often_has_the_slow_phase_is_noticed() -> None:
-    assert failed(replace(honest(), slow_phase=0.3).checks()) == {"speed"}
-
-
-def test_an_arm_that_drifts_away_from_the_others_is_noticed() -> None:
-    # While it drifts, fewer than one of twenty values are off by more than the margin.
-    checks = replace(honest(), machine=GOOD, drift=math.log(1.024)).checks()
-    assert failed(checks) == {"drift"}
-    assert "that loop drifts by 2.2 % in one arm against another" in sentence(checks, "drift")
-
-
 def test_noise_alone_is_seldom_called_a_drift() -> None:
     """By chance no more than one in 200: at the level of a single check it would be one in 20."""
     rng = np.random.default_rng(4)
@@ -466,15 +445,8 @@ def test_what_a_system_does_not_tell_is_not_judged() -> None:
     )
     found = deviations(instrument.measured, TRUTHS, baseline="baseline")
     costs = pl.DataFrame(schema={"candidate": pl.String, "low": pl.Float64})
-    checks = READING.instrument_checks(
-        effects.clear(),
-        effects.clear(),
-        found,
-        costs,
-        machine,
-        carried=(None, "few"),
-        baseline="baseline",
-    )
+    frames = (effects.clear(), effects.clear(), found, costs, machine)
+    checks = READING.instrument_checks(*frames, carried=(None, "few"), baseline="baseline")
     assert checks["passed"].to_list() == [None] * 10
     assert sentence(checks, "stolen time") == "this system does not tell"
 
@@ -483,16 +455,15 @@ def test_what_a_system_does_not_tell_is_not_judged() -> None:
 
 
 def test_unrelated_comparisons_all_count() -> None:
-    found = deviations(
-        values(np.random.default_rng(2), luck=0.0), TRUTHS, baseline="baseline"
-    ).filter(pl.col("candidate") == AGAIN)
+    measured = values(np.random.default_rng(2), luck=0.0)
+    found = deviations(measured, TRUTHS, baseline="baseline").filter(candidate=AGAIN)
     most = len(STEPS) * ITERATIONS * BLOCKS // EACH
     assert 0.8 * most <= effective_number(found) <= most
 
 
 def test_comparisons_that_repeat_each_other_count_once_for_each_experiment() -> None:
     measured = values(np.random.default_rng(3), noise=1e-7)
-    found = deviations(measured, TRUTHS, baseline="baseline").filter(pl.col("candidate") == AGAIN)
+    found = deviations(measured, TRUTHS, baseline="baseline").filter(candidate=AGAIN)
     assert effective_number(found) == pytest.approx(BLOCKS // EACH, rel=0.01)
 
 
@@ -500,15 +471,10 @@ def test_the_effective_number_tells_how_much_a_share_varies() -> None:
     rng, observed, promised = np.random.default_rng(4), [], []
     for _ in range(60):
         measured = values(rng, blocks=2 * EACH, luck=0.005)
-        effects = paired_effects(measured, baseline="baseline", by=BY).filter(
-            pl.col("candidate") == AGAIN
-        )
-        found = deviations(measured, TRUTHS, baseline="baseline").filter(
-            pl.col("candidate") == AGAIN
-        )
-        row = share_table(effects, found, (pl.col("low") > 1) | (pl.col("high") < 1)).row(
-            0, named=True
-        )
+        effects = paired_effects(measured, baseline="baseline", by=BY).filter(candidate=AGAIN)
+        found = deviations(measured, TRUTHS, baseline="baseline").filter(candidate=AGAIN)
+        is_alarm = (pl.col("low") > 1) | (pl.col("high") < 1)
+        (row,) = share_table(effects, found, is_alarm).head(1).rows(named=True)
         observed.append(row["share"])
         promised.append(row["effective"])
     share = np.mean(observed)
@@ -567,24 +533,11 @@ def test_checks_are_read_back_from_the_executed_notebook(tmp_path: Path) -> None
 
 def test_a_notebook_that_is_not_there_or_has_no_checks_gives_none(tmp_path: Path) -> None:
     path = tmp_path / "instrument.ipynb"
-    assert read_checks(path).is_empty()
+    assert "was not tested" in checks_markup(read_checks(path))
     path.write_text(json.dumps(notebook({"text/plain": "1"}, {})))
-    assert read_checks(path).columns == [
-        "check",
-        "passed",
-        "sentence",
-        "host",
-        "date",
-        "machine",
-        "study",
-    ]
+    columns = ["check", "passed", "sentence", "host", "date", "machine", "study"]
+    assert read_checks(path).columns == columns
     assert read_checks(path).is_empty()
-
-
-def test_readers_without_html_get_sentences() -> None:
-    text = shown(replace(honest(), repeated=2.0).checks())._repr_mimebundle_()[0]["text/plain"]
-    assert "\nFAILED: cost: a short statement runs at 0.50" in text
-    assert text.startswith("passed: false alarms: ")
 
 
 def test_a_sound_instrument_is_one_calm_line() -> None:
@@ -599,23 +552,19 @@ def test_a_failed_check_is_named_with_its_sentence() -> None:
     checks = replace(honest(), stolen=0.05).checks()
     markup = checks_markup(shown(checks).checks)
     assert '<div class="checks failed" role="alert">' in markup
-    assert "FAILED" in markup
     assert "What was measured there is marked" in markup
     told = sentence(checks, "stolen time")
     assert f"<li><strong>stolen time</strong>: {told}</li>" in unescape(markup)
     assert markup.count("<li>") == 1
+    text = shown(checks)._repr_mimebundle_()[0]["text/plain"]  # for readers without HTML
+    assert f"\nFAILED: stolen time: {told}" in text
+    assert text.startswith("passed: false alarms: ")
 
 
 def test_what_was_not_judged_is_not_counted_as_passed() -> None:
     markup = checks_markup(shown(honest(blocks=2).checks()).checks)
     assert "3 of 10 checks passed" in markup
     assert "7 not judged" in markup
-
-
-def test_an_instrument_that_was_not_tested_says_so(tmp_path: Path) -> None:
-    markup = checks_markup(read_checks(tmp_path / "instrument.ipynb"))
-    assert "was not tested" in markup
-    assert "pgstudies run instrument" in markup
 
 
 def test_sentences_are_text_and_never_markup() -> None:
@@ -648,7 +597,7 @@ def trial() -> Any:
     return Stranger()
 
 
-def test_a_loop_is_timed_once_in_every_turn(trial: Any) -> None:
+def test_a_loop_is_timed_once_in_every_turn_and_our_own_switches_are_counted(trial: Any) -> None:
     with WATCH.watched(trial) as time_loop:
         assert trial.recorded == {}
         for turn in range(1, 4):
@@ -657,37 +606,23 @@ def test_a_loop_is_timed_once_in_every_turn(trial: Any) -> None:
     assert len(trial.recorded["spin_s"]) == 3
     assert all(0 <= share < 1 for share in trial.recorded["waited"])
     assert len(trial.recorded["waited"]) == 3
-
-
-def test_switches_of_our_own_process_are_counted_where_the_server_is_not_ours(trial: Any) -> None:
-    with WATCH.watched(trial):
-        pass
     assert trial.recorded["switches_per_s"][0] >= 0
     assert trial.recorded["involuntary_per_s"][0] >= 0
 
 
+@pytest.mark.parametrize(
+    "told", [{"stolen": 0.25, "frequency_mhz": 3000.0}, {"stolen": None, "frequency_mhz": None}]
+)
 def test_what_the_machine_does_not_tell_is_left_out_and_never_zero(
-    trial: Any, monkeypatch: pytest.MonkeyPatch
+    told: dict[str, float | None], trial: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(WATCH, "stolen_share", lambda *_: None)
-    monkeypatch.setattr(WATCH, "frequency_mhz", lambda: None)
+    monkeypatch.setattr(WATCH, "stolen_share", lambda *_: told["stolen"])
+    monkeypatch.setattr(WATCH, "frequency_mhz", lambda: told["frequency_mhz"])
     with WATCH.watched(trial):
         pass
-    assert trial.recorded.keys().isdisjoint({"stolen", "frequency_mhz"})
-    assert trial.left_out == {
-        "stolen": "this system does not tell how much time its host took",
-        "frequency_mhz": "this system does not tell the clock of its cores",
-    }
-
-
-def test_what_it_tells_is_recorded(trial: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WATCH, "stolen_share", lambda *_: 0.25)
-    monkeypatch.setattr(WATCH, "frequency_mhz", lambda: 3000.0)
-    with WATCH.watched(trial):
-        pass
-    assert trial.recorded["stolen"] == [0.25]
-    assert trial.recorded["frequency_mhz"] == [3000.0]
-    assert trial.left_out == {}
+    for name, value in told.items():
+        assert trial.recorded.get(name) == (None if value is None else [value])
+        assert (name in trial.left_out) is (value is None)
 
 
 def test_a_clock_that_the_kernel_does_not_measure_is_unknown(

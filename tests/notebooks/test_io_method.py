@@ -169,9 +169,7 @@ def test_few_connections_and_tables_that_do_not_fit_are_not_the_mails(
     row = {"step": "scan", "case": "cached", "metric": "read_bytes", "iteration": 4, "value": read}
     found = READING.unlike_the_mail(pl.DataFrame([row]), {"table_mb": 1}, crowd, cores)
     assert found is None if said is None else said in found
-
-
-def test_what_is_not_counted_leaves_the_mails_condition_to_the_connections() -> None:
+    # What is not counted leaves the condition to the connections.
     assert READING.unlike_the_mail(SAMPLES, {"table_mb": 1}, 4, 2) is None
 
 

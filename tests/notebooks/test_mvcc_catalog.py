@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pgservers.servers.serve import Server
 
 ARMS = study_module("mvcc_catalog", "arms")
-PAGE = study_module("mvcc_catalog", "page")
 READING = study_module("mvcc_catalog", "reading")
 SESSIONS = study_module("mvcc_catalog", "sessions")
 
@@ -53,28 +52,14 @@ def arms_by_name(*, of_commits: bool = False, **wanted: Any) -> dict[str, Any]:
 
 def test_the_baselines_arms_come_twice_and_the_first_two_releases_have_sessions() -> None:
     arms = arms_by_name(releases=["9.3", "9.6", "13"], prepared=[80, 20, 80], sessions=[20])
-    assert list(arms) == [
-        "9.3, none",
-        "9.3, 20 prepared",
-        "9.3, 80 prepared",
-        "9.3, 20 sessions",
-        "9.3, 20 prepared (again)",
-        "9.3, 80 prepared (again)",
-        "9.6, none",
-        "9.6, 20 prepared",
-        "9.6, 80 prepared",
-        "9.6, 20 sessions",
-        "13, none",
-        "13, 20 prepared",
-        "13, 80 prepared",
-    ]
+    held = ["none", "20 prepared", "80 prepared", "20 sessions"]
+    again = ["20 prepared (again)", "80 prepared (again)"]
+    of_releases = {"9.3": [*held, *again], "9.6": held, "13": held[:3]}
+    assert list(arms) == [f"{of}, {what}" for of, each in of_releases.items() for what in each]
     assert arms["9.3, 20 prepared (again)"].copy_of == "9.3, 20 prepared"
     assert arms["9.3, 20 sessions"].memory_bytes == 40 * 2**20
-    assert [arms[f"9.3, {what}"].state for what in ("none", "20 prepared", "20 sessions")] == [
-        "plain",
-        "20 prepared",
-        "plain",
-    ]
+    states = [arms[f"9.3, {what}"].state for what in ("none", "20 prepared", "20 sessions")]
+    assert states == ["plain", "20 prepared", "plain"]
 
 
 def test_a_server_of_the_users_is_measured_beside_the_releases_or_alone() -> None:
@@ -118,17 +103,13 @@ def test_claims_about_the_patch_are_judged_by_the_commit() -> None:
 def record_of(*opened: tuple[str, int, str]) -> Any:
     """A record of arms with these releases, numbers and holders; the last one was not run."""
     names = [f"{release}, {number} {holder}" for release, number, holder in opened]
+    options = [dict(zip(("release", "open", "holder"), place, strict=True)) for place in opened]
+    arms = [
+        {"name": name, "copy_of": None, "options": each}
+        for name, each in zip(names, options, strict=True)
+    ]
     return SimpleNamespace(
-        info={
-            "arms": [
-                {
-                    "name": name,
-                    "copy_of": None,
-                    "options": {"release": release, "open": number, "holder": holder},
-                }
-                for name, (release, number, holder) in zip(names, opened, strict=True)
-            ]
-        },
+        info={"arms": arms},
         arms=pl.DataFrame({"name": names, "server": "PostgreSQL 9.3.25 on x86_64"}),
         measured=pl.DataFrame({"arm": names[:-1]}),
         reasons={names[-1]: "no room"},
@@ -147,11 +128,9 @@ def test_sessions_are_a_line_of_their_own_and_begin_where_their_server_does() ->
     rounds = lines.with_columns(
         value=pl.Series([2.0, 3.0, 5.0]), **{name: pl.lit(value) for name, value in own.items()}
     )
-    begun = READING.from_none(rounds, lines).filter(pl.col("open") == 0)
-    assert set(begun.select("release", "value").rows()) == {
-        ("9.3.25", 2.0),
-        ("9.3.25, sessions", 2.0),
-    }
+    begun = READING.from_none(rounds, lines).filter(open=0)
+    both = {("9.3.25", 2.0), ("9.3.25, sessions", 2.0)}
+    assert set(begun.select("release", "value").rows()) == both
     grown = READING.relative_to([0], rounds).select("release", "value", "since")
     assert grown.rows() == [("9.3.25", 1.5, 0), ("9.3.25, sessions", 2.5, 0)]
     assert READING.relative_to([20], rounds).is_empty()
@@ -172,34 +151,26 @@ def test_a_record_without_open_transactions_is_refused() -> None:
 
 
 def test_a_statements_seconds_are_those_of_its_objects_and_the_first_is_left_out() -> None:
-    samples = pl.DataFrame(
-        {
-            "step": ["create", "create", "start"],
-            "case": ["first", "many at once", "the post's path"],
-            "metric": "cpu_s",
-            "value": [9.0, 5.0, 0.25],
-        }
-    )
-    costs = READING.costs_of(samples, at_once=50)
-    assert dict(costs.select("what", "value").rows()) == {
-        "create, many at once": 0.1,
-        "start, the post's path": 0.25,
-    }
+    rows = [("create", "first", 9.0), ("create", "many at once", 5.0), ("start", "a path", 0.25)]
+    samples = pl.DataFrame(rows, schema=["step", "case", "value"], orient="row")
+    costs = READING.costs_of(samples.with_columns(metric=pl.lit("cpu_s")), at_once=50)
+    found = dict(costs.select("what", "value").rows())
+    assert found == {"create, many at once": 0.1, "start, a path": 0.25}
 
 
 def test_the_posts_numbers_are_those_of_its_second_battery() -> None:
     assert READING.ends_in_post(RATIOS, [0, 250, 500, 2000, 4000]) == (250, 2000)
     assert READING.ends_in_post(RATIOS, [0, 2000]) == (2000, 2000)
     assert READING.ends_in_post(RATIOS, [0, 20]) == (None, None)
-    told = READING.told_by_post(RATIOS, 250, 2000, tested=True)
+    told = READING.told_by_post(RATIOS, 250, 2000, None)
     grown, few = dict.fromkeys(("drop", "create", "start"), 1.5), {"few": 1.1}
     assert {name: told[name] for name in (*grown, *few)} == pytest.approx(grown | few)
     assert told["most, drop"] == pytest.approx(told["drop"] * told["few, drop"])
     assert told["drop today"] == told["commit"] == told["drop"]
-    assert READING.told_by_post(RATIOS, 250, 2000, tested=False)["drop"] is None
-    alone = READING.told_by_post(RATIOS, 2000, 2000, tested=True)
+    assert READING.told_by_post(RATIOS, 250, 2000, "why")["drop"] is None
+    alone = READING.told_by_post(RATIOS, 2000, 2000, None)
     assert alone["create"] is alone["most"] is None
-    assert set(READING.told_by_post(RATIOS, None, None, tested=False).values()) == {None}
+    assert set(READING.told_by_post(RATIOS, None, None, "why").values()) == {None}
 
 
 def test_the_percentage_is_the_posts() -> None:
@@ -219,26 +190,16 @@ def test_each_reason_speaks_where_its_condition_fails_and_is_silent_elsewhere() 
 
 def test_what_is_counted_is_yes_no_or_not_known() -> None:
     def answers(touched: float, objects: float) -> list[bool | None]:
-        samples = pl.DataFrame(
-            {
-                "metric": ["xids", "objects", "objects"],
-                "value": [20.0, objects, 0.0],
-                "open": 20,
-                "step": ["hold", "create", "drop"],
-                "case": ["", "many at once", "many at once"],
-            }
-        )
-        work = pl.DataFrame(
-            {
-                "block": 1,
-                "release": "9.3.25",
-                "turn": 1,
-                "step": "drop",
-                "open": [0, 20],
-                "value": [10.0, touched],
-            }
-        )
+        rows = [("xids", 20.0, "hold", ""), ("objects", objects, "create", "many at once")]
+        rows.append(("objects", 0.0, "drop", "many at once"))
+        columns = ["metric", "value", "step", "case"]
+        samples = pl.DataFrame(rows, schema=columns, orient="row").with_columns(open=20)
+        where: dict[str, Any] = {"block": 1, "release": "9.3.25", "turn": 1, "step": "drop"}
+        work = pl.DataFrame(where | {"open": [0, 20], "value": [10.0, touched]})
         assert READING.growth_of_work(work.clear(), 20) is None
+        # Unknown where one side was not counted.
+        apart = work.with_columns(block=pl.col("open") + 1)
+        assert READING.growth_of_work(apart, 20) is None
         return list(READING.counted(samples, work, 20, 50).values())
 
     assert answers(10.5, 50) == [True, True, True, None, None, True]
@@ -258,7 +219,7 @@ COSTS = {
 VERSIONS = {"9.3": "9.3.25", "9.6": "9.6.24", "before": "9.4devel", "after": "9.4devel"}
 
 
-def page_of(*servers: str, sessions: bool = False) -> Any:
+def run_of(*servers: str, sessions: bool = False) -> Any:
     """The page of six blocks in which these servers dropped and created one object at a time."""
     holders = ("prepared", "sessions") if sessions else ("prepared",)
     options: dict[str, dict[str, Any]] = {
@@ -294,38 +255,33 @@ def page_of(*servers: str, sessions: bool = False) -> Any:
     )
     study = Study("mvcc_catalog", {})
     study._record = record
-    return PAGE.Page(study)
+    return READING.run_of(study)
 
 
-def verdicts_of(page: Any) -> dict[str, dict[str, Any]]:
-    places = {
-        "most": page.most,
-        "fewest": page.few,
-        "held": page.held,
-        "before": READING.BEFORE + page.commit_by_sessions,
-        "after": READING.AFTER + page.commit_by_sessions,
-        "snapshot_now": page.snapshot_now + page.by_sessions,
-        "mvcc": page.mvcc + page.by_sessions,
-        "then": page.snapshot_now,
-        "newest": page.newest,
-    }
-    asked = claims(
-        "mvcc_catalog", places=places, published=page.of_the_post(), not_tested=page.missing
-    )
-    effects = pl.concat([page.effects, *page.of_commits], how="diagonal_relaxed")
+def effects_of(run: Any) -> pl.DataFrame:
+    """The growth of releases."""
+    rounds = READING.rounds_of(READING.costs_of(run.samples, 1), run.lines)
+    relative = READING.relative_to([0, run.fewest], rounds)
+    effects: pl.DataFrame = READING.growth_effects(relative, run.first)
+    return effects
+
+
+def verdicts_of(run: Any) -> dict[str, dict[str, Any]]:
+    told = READING.told_by_post(run.ratios, run.few, run.most, run.missing)
+    how: dict[str, Any] = {"published": told, "not_tested": run.missing}
+    asked = claims("mvcc_catalog", places=READING.places(run), **how)
+    of_commit = READING.effects_of_commit(run, 1)
+    effects = pl.concat([effects_of(run), *of_commit], how="diagonal_relaxed")
     return {row["claim"]: row for row in judge(asked, effects).iter_rows(named=True)}
 
 
 def test_the_commit_judges_where_it_was_measured_and_the_releases_stand_beside_it() -> None:
-    page = page_of(*COSTS)
-    found = verdicts_of(page)
+    run = run_of(*COSTS)
+    found = verdicts_of(run)
     grown, direct = found["drop"], found["most, drop"]
     for row in (grown, direct, found["most"]):
-        assert (row["commit"], row["baseline"], row["candidate"]) == (
-            "568d4138c6",
-            "before",
-            "after",
-        )
+        sides = (row["baseline"], row["candidate"])
+        assert (row["commit"], *sides) == ("568d4138c6", "before", "after")
     assert grown["ratio"] == found["commit"]["ratio"] == pytest.approx(1.8 / 1.1 / 1.2)
     assert grown["stood_in"] == pytest.approx(2 / 1.1)
     assert direct["ratio"] == found["most"]["ratio"] == pytest.approx(1.8 / 1.2)
@@ -333,12 +289,12 @@ def test_the_commit_judges_where_it_was_measured_and_the_releases_stand_beside_i
     assert found["few, drop"]["ratio"] == pytest.approx(1.1)
     of_today = found["drop today"]
     assert (of_today["commit"], of_today["baseline"]) == (None, "9.3.25")
-    assert set(page.effects["candidate"]) == {"9.6.24"}
-    page.beside_chart()
+    assert set(effects_of(run)["candidate"]) == {"9.6.24"}
 
 
 def test_the_commits_costs_stand_beside_those_of_the_post() -> None:
-    table, growth = page_of(*COSTS, sessions=True).commit()
+    run = run_of(*COSTS, sessions=True)
+    table, growth = READING.commit_tables(READING.effects_of_commit(run, 1), run)
     at_most = table.filter(what="drop, many at once", open=2000)
     assert at_most["held"].to_list() == ["prepared", "sessions"]
     assert at_most["before, µs"].to_list() == pytest.approx([1.2e6] * 2)
@@ -351,27 +307,27 @@ def test_the_commits_costs_stand_beside_those_of_the_post() -> None:
 
 
 def test_the_commit_alone_is_judged_with_prepared_transactions() -> None:
-    page = page_of(*COSTS, sessions=True)
-    found = verdicts_of(page)
-    assert page.held == "sessions"
+    run = run_of(*COSTS, sessions=True)
+    found = verdicts_of(run)
+    assert READING.places(run)["held"] == "sessions"
     assert found["drop"]["baseline"] == "before, sessions"
     assert found["commit"]["baseline"] == "before"
 
 
 def test_the_commit_judges_without_the_releases_that_stand_beside_it() -> None:
-    page = page_of("9.6", "before", "after")
-    assert page.missing is None
-    found = verdicts_of(page)
+    run = run_of("9.6", "before", "after")
+    assert run.missing is None
+    found = verdicts_of(run)
     assert (found["drop"]["commit"], found["drop"]["stood_in"]) == ("568d4138c6", None)
 
 
 def test_without_the_commit_the_releases_judge() -> None:
-    page = page_of("9.3", "9.6")
-    found = verdicts_of(page)
+    run = run_of("9.3", "9.6")
+    found = verdicts_of(run)
     assert {row["commit"] for row in found.values()} == {None}
     assert found["drop"]["ratio"] == pytest.approx(2 / 1.1)
     assert found["commit"]["verdict"].startswith("not tested: both servers are built from a clone")
-    assert page.commit() == page.of_commits == []
+    assert READING.commit_tables(READING.effects_of_commit(run, 1), run) == []
 
 
 # Transactions held open
@@ -408,10 +364,8 @@ def test_more_than_the_server_takes_is_refused_with_the_number_that_fits(
 ) -> None:
     room = room_for_sessions(managed)
     assert 50 < room < 100
-    with (
-        pytest.raises(CannotRun, match=f"200 sessions do not fit.* {room} connections"),
-        SESSIONS.hold_transactions(managed, 200),
-    ):
+    refused = pytest.raises(CannotRun, match=f"200 sessions do not fit.* {room} connections")
+    with refused, SESSIONS.hold_transactions(managed, 200):
         pass
     with SESSIONS.hold_transactions(managed, room) as held:
         assert held == room
@@ -422,10 +376,8 @@ def test_a_session_refused_while_others_are_opened_is_an_error_and_closes_those(
 ) -> None:
     monkeypatch.setattr(SESSIONS, "reason_no_room", lambda *_: None)
     processes = len(managed.session_pids())
-    with (
-        pytest.raises(ServerError, match=r"Only \d+ of 150 sessions could be opened: .*clients"),
-        SESSIONS.hold_transactions(managed, 150),
-    ):
+    refused = pytest.raises(ServerError, match=r"Only \d+ of 150 sessions could be opened: ")
+    with refused, SESSIONS.hold_transactions(managed, 150):
         pass
     assert len(managed.session_pids()) <= processes
 
@@ -487,11 +439,3 @@ def test_semaphores_limit_the_room_for_servers_before_10(
     assert SESSIONS.room_for_sessions() == fit < 5000
     monkeypatch.setattr(SESSIONS, "_SEMAPHORE_LIMITS", tmp_path / "none")
     assert SESSIONS.room_for_sessions() == 5000
-
-
-def test_growth_of_work_is_unknown_where_one_side_was_not_counted() -> None:
-    rows = {"block": [1], "release": ["18"], "step": ["drop"], "turn": [1], "value": [9.0]}
-    touched = pl.DataFrame(rows | {"open": [0]}).vstack(
-        pl.DataFrame(rows | {"open": [20]}).with_columns(block=pl.lit(2, pl.Int64))
-    )
-    assert READING.growth_of_work(touched, 20) is None

@@ -28,12 +28,10 @@ def counts(of_arms: Mapping[str, Mapping[int, float]], again: float | None = Non
         for arm, numbers in of_arms.items()
         for number, instructions in numbers.items()
     ]
-    return pl.DataFrame(
-        rows,
-        schema=["arm", "unit", "open", "nested", "instructions", "again"],
-        schema_overrides={"instructions": pl.Float64(), "again": pl.Float64()},
-        orient="row",
-    )
+    schema: dict[str, Any] = {"arm": pl.String(), "unit": pl.String()}
+    schema |= dict.fromkeys(["open", "nested"], pl.Int64())
+    schema |= dict.fromkeys(["instructions", "again"], pl.Float64())
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def functions(**own: Mapping[str, float]) -> pl.DataFrame:
@@ -119,11 +117,8 @@ def test_a_step_names_what_moved_and_whether_it_can_be_the_compilers() -> None:
 
 def test_the_heaviest_functions_are_those_of_the_newest_release_counted() -> None:
     own = {f"f{number}": float(number) for number in range(1, 13)}
-    found = READING.heaviest(
-        counts({"9.3": {0: 50}, "13": {0: 100}}),
-        functions(**{"9.3": own, "13": own}),
-        ["9.3", "13"],
-    )
+    of_arms = counts({"9.3": {0: 50}, "13": {0: 100}})
+    found = READING.heaviest(of_arms, functions(**{"9.3": own, "13": own}), ["9.3", "13"])
     assert found["function"].to_list() == [f"f{number}" for number in range(12, 2, -1)]
     assert found["percent"][0] == 12.0
 

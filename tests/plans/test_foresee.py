@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,18 +16,20 @@ from pgapps.plans.empty_copy import _program, empty_copy
 from pgapps.plans.explain import explain, is_same, lines_of, parting, tables_of
 from pgapps.plans.foresee import Foreseen, Foresight, foresee
 from pgapps.plans.lacking import Extended, Lacking
-from pgapps.plans.queries import _EXPLAINED, Choice, Query, top_queries
+from pgapps.plans.queries import _EXPLAINED, Query, top_queries
 from pgapps.plans.report import write_report
 from pgapps.plans.source import _is_ours_alone, _serving, opened, programs_of
 from pgapps.plans.text import as_text, confidence, headline
 from pgservers.errors import ServerError, StudyError
 from pgservers.programs.installations import find_binaries
-from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
+from tests.plans.servers import address_of, errors
 from tests.servers_at_hand import embedded, require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from pgservers.servers.serve import Server
 
 SCHEMA = """
 CREATE TABLE customer (id int PRIMARY KEY, name text, tags text[], about jsonb);
@@ -84,13 +85,12 @@ def queries(*names: str) -> list[Query]:
     return [Query(name, QUERIES[name]) for name in names or QUERIES]
 
 
-def loaded(server: ManagedServer) -> str:
+def loaded(server: Server) -> str:
     """Fill the server's database; its address."""
     with server.connect() as connection:
         connection.execute(SCHEMA)
         connection.execute("VACUUM ANALYZE")
-    parts = server.environment()
-    return f"postgresql://{parts['PGUSER']}@/{parts['PGDATABASE']}?host={parts['PGHOST']}"
+    return address_of(server)
 
 
 @pytest.fixture(scope="module")
@@ -100,23 +100,15 @@ def shop(run_base: Path) -> Iterator[str]:
         yield loaded(server)
 
 
-@pytest.fixture(scope="module")
-def without_hash_join(shop: str) -> Foresight:
-    asked = [*queries(), *(Query(name, text) for name, (text, _) in WRONG.items())]
-    with opened(shop) as source:
-        tried = {"enable_hashjoin": "off", "shared_buffers": "1TB", "log_min_messages": "debug5"}
-        return foresee(source, asked, to="embedded", settings=tried)
-
-
 def test_a_copy_plans_as_the_server_does(shop: str) -> None:
     with opened(shop) as source:
         found = foresee(source, queries(), to="embedded")
     assert {q.query.name: q.verdict for q in found.queries} == dict.fromkeys(QUERIES, "same")
-    assert "Control: a copy on the server's own release has 13 of its 13 plans." in as_text(found)
+    assert "has 13 of its 13 plans." in as_text(found)
     assert not found.notes
     for query in found.queries:
-        assert query.before is not None
-        assert query.after is not None
+        assert query.before
+        assert query.after
         assert query.after["Plan Rows"] == pytest.approx(query.before["Plan Rows"], rel=0.05)
         assert query.after["Total Cost"] == pytest.approx(query.before["Total Cost"], rel=0.1)
 
@@ -124,18 +116,15 @@ def test_a_copy_plans_as_the_server_does(shop: str) -> None:
 def test_the_copy_has_the_length_of_the_files_and_no_row(shop: str) -> None:
     with opened(shop) as source, empty_copy(source, "embedded", print) as copy:
         with copy.connect() as connection:
-            sizes = {
-                name: connection.execute("SELECT pg_relation_size(%s::regclass)", [name]).fetchone()
-                for name in source.sizes
-            }
-            (rows,) = connection.execute("SELECT count(*) FROM public.orders").fetchone() or (None,)
+            sized = "SELECT name, pg_relation_size(name::regclass) FROM unnest(%s::text[]) name"
+            sizes = connection.execute(sized, [list(source.sizes)]).fetchall()
+            rows = connection.execute("SELECT count(*) FROM public.orders").fetchone()
             shown = connection.execute("SHOW random_page_cost").fetchone()
             with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
                 connection.execute("DELETE FROM public.orders")
-        assert {name: size and size[0] for name, size in sizes.items()} == source.sizes
+        assert dict(sizes) == source.sizes
         assert source.sizes["public.orders"] > 2_000_000
-        assert rows == 0
-        assert shown == ("1.5",)
+        assert (rows, shown) == ((0,), ("1.5",))
         directory = copy.server.data_directory
     assert not directory.exists()
 
@@ -154,7 +143,8 @@ def test_the_server_is_only_read(shop: str) -> None:
 def test_a_server_by_its_address_lends_its_release_and_settings(
     shop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgapps.plans.source.programs_of", lambda *_: "embedded")
+    for module in ("source", "foresee"):
+        monkeypatch.setattr(f"pgapps.plans.{module}.programs_of", lambda *_: "embedded")
     other = f"{shop}&options=-cenable_hashjoin%3Doff"
     with opened(shop) as source:
         found = foresee(source, queries("join", "point"), to=other)
@@ -175,28 +165,23 @@ def test_a_servers_own_programs_are_taken_if_they_are_installed(
         programs_of(770001)
 
 
-def test_what_settings_change_is_named(without_hash_join: Foresight) -> None:
-    found = {q.query.name: q for q in without_hash_join.queries}
-    changed = {name for name, query in found.items() if query.verdict == "another plan"}
-    assert changed == {"join"}
-    before, after = found["join"].before, found["join"].after
-    assert before is not None
-    assert after is not None
-    assert parting(before, after)[0] == "Hash Join"
-    assert not is_same(before, after)
-    text = as_text(without_hash_join)
-    assert text.splitlines()[:2] == [
-        "1 of 13 queries gets another plan; 4 not judged.",
-        "Control: a copy on the server's own release has 13 of its 13 plans.",
-    ]
+def test_what_settings_change_is_named_and_what_cannot_be_judged_says_why(shop: str) -> None:
+    asked = [*queries(), *(Query(name, text) for name, (text, _) in WRONG.items())]
+    tried = {"enable_hashjoin": "off", "shared_buffers": "1TB", "log_min_messages": "debug5"}
+    with opened(shop) as source:
+        found = foresee(source, asked, to="embedded", settings=tried)
+    (join,) = [query for query in found.queries if query.verdict == "another plan"]
+    assert join.query.name == "join"
+    assert parting(join.before or {}, join.after or {})[0] == "Hash Join"
+    assert not is_same(join.before or {}, join.after or {})
+    text = as_text(found)
+    assert text.startswith("1 of 13 queries gets another plan; 4 not judged.\nControl: ")
+    assert "has 13 of its 13 plans." in text
     assert "join: Hash Join becomes " in text
     assert "Not tried: shared_buffers, log_min_messages; no plan depends on " in text
-    assert without_hash_join.after.endswith(", enable_hashjoin = off")
+    assert found.after.endswith(", enable_hashjoin = off")
     assert "Seq Scan on orders o  (rows " in text
-
-
-def test_what_cannot_be_judged_says_why(without_hash_join: Foresight) -> None:
-    reasons = {q.query.name: q.reason for q in without_hash_join.queries if q.reason}
+    reasons = {query.query.name: query.reason for query in found.queries if query.reason}
     assert reasons.keys() == WRONG.keys()
     for name, (_, said) in WRONG.items():
         assert said in reasons[name]
@@ -227,15 +212,13 @@ def test_a_release_without_client_programs_is_served_by_the_embedded_ones(
 
 
 def test_the_servers_own_queries_need_its_extension(shop: str) -> None:
-    with opened(shop) as source:
-        source.connection.execute("SET default_transaction_read_only = off")
-        source.connection.execute("SET search_path = public")
-        source.connection.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
-        source.connection.execute("SELECT count(*) FROM orders WHERE customer = 5")
-        texts = [query.text for query in top_queries(source.connection, Choice())[0]]
-        source.connection.execute("DROP EXTENSION pg_stat_statements")
-        with pytest.raises(StudyError, match="name a directory of queries by --queries"):
-            top_queries(source.connection, Choice())
+    with psycopg.connect(shop, autocommit=True) as c:
+        c.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
+        c.execute("SELECT count(*) FROM orders WHERE customer = 5")
+        texts = [query.text for query in top_queries(c)[0]]
+        c.execute("DROP EXTENSION pg_stat_statements")
+        with pytest.raises(StudyError, match="--queries"):
+            top_queries(c)
     assert "SELECT count(*) FROM orders WHERE customer = $1" in texts
 
 
@@ -263,14 +246,12 @@ def watched(shop: str) -> Iterator[psycopg.Connection[Any]]:
 
 def own_queries(shop: str, **chosen: Any) -> Foresight:
     with opened(shop) as source:
-        queries, left_out = top_queries(source.connection, Choice(**chosen))
+        queries, left_out = top_queries(source.connection, **chosen)
         return foresee(source, queries, to="embedded", top=50, left_out=left_out)
 
 
 @pytest.mark.usefixtures("watched")
-def test_the_servers_queries_are_those_of_applications_however_often_we_ask(
-    shop: str,
-) -> None:
+def test_the_servers_queries_are_those_of_applications_however_often_we_ask(shop: str) -> None:
     def asked() -> list[tuple[str | None, str]]:
         found = own_queries(shop)
         assert "that name no table but the catalogs" in as_text(found)
@@ -287,16 +268,14 @@ def test_the_servers_queries_are_those_of_applications_however_often_we_ask(
 
 
 @pytest.mark.usefixtures("watched")
-def test_queries_are_chosen_by_role_and_by_calls_and_the_others_counted(
-    shop: str,
-) -> None:
-    for chosen, texts in (
-        ({"roles": ["monitor"]}, {"SELECT count(*) FROM customer"}),
-        ({"not_roles": ["monitor", "postgres"], "calls": 3}, {"SELECT * FROM orders"}),
+def test_queries_are_chosen_by_role_and_by_calls_and_the_others_counted(shop: str) -> None:
+    for chosen, text in (
+        ({"roles": ["monitor"]}, "SELECT count(*) FROM customer"),
+        ({"not_roles": ["monitor", "postgres"], "min_calls": 3}, "SELECT * FROM orders"),
     ):
         found = own_queries(shop, **chosen)
-        assert {t for q in found.queries for t in texts if q.query.text.startswith(t)} == texts
-        assert len(found.queries) == 1
+        (query,) = found.queries
+        assert query.query.text.startswith(text)
         assert found.left_out["of other roles"] >= 3
     assert found.left_out["with fewer calls"] == 2
     with pytest.raises(StudyError, match=r"no such query of this database \(\d+ of other roles"):
@@ -331,8 +310,7 @@ def test_a_query_is_planned_as_the_role_that_ran_it(shop: str, seller: str) -> N
         found = foresee(source, [*asked, Query("mine", texts[0])], to="embedded").queries
         tried = foresee(source, asked[:1], to="embedded", settings={"enable_indexscan": "on"})
     assert [query.verdict for query in found] == ["same", "same", *["not judged"] * 3]
-    assert found[0].after is not None
-    assert found[0].after["Node Type"] == "Seq Scan"
+    assert (found[0].after or {})["Node Type"] == "Seq Scan"
     assert tried.queries[0].verdict == "another plan", "what is tried wins"
     assert 'it was looked for in "Seller", stall, the search_path of role Seller' in found[2].reason
     assert "looked for" not in found[3].reason, "it is written with its schema"
@@ -352,11 +330,8 @@ def test_a_query_that_row_security_binds_is_not_judged(shop: str, seller: str) -
 
 def test_a_search_path_of_the_address_is_every_roles(shop: str, seller: str) -> None:
     with opened(f"{shop}&options=-csearch_path%3Dpublic") as source:
-        assert source.session(seller) == (
-            "the address",
-            '"public"',
-            {"enable_indexscan": "off", "enable_bitmapscan": "off"},
-        )
+        settings = {"enable_indexscan": "off", "enable_bitmapscan": "off"}
+        assert source.session(seller) == ("the address", '"public"', settings)
         with pytest.raises(StudyError, match="There is no role nobody on postgres"):
             source.require_role("nobody")
 
@@ -384,62 +359,53 @@ def test_a_statement_is_known_by_its_first_word(shop: str, text: str, seen: bool
 
 
 def test_what_cannot_be_foreseen_ends_in_a_sentence(shop: str) -> None:
-    with pytest.raises(StudyError, match="Give the address of the server"), opened("embedded"):
-        pass
-    with (
-        pytest.raises(ServerError, match="No connection"),
-        opened("postgresql://me@/x?host=/nowhere"),
-    ):
-        pass
+    nowhere = "postgresql://me@/x?host=/nowhere"
+    for address, why in (("embedded", "Give the address"), (nowhere, "No connection")):
+        with pytest.raises(StudyError, match=why), opened(address):
+            pass
     with opened(shop) as source:
-        with pytest.raises(StudyError, match="enable_nothing = off cannot be tried in a session"):
-            foresee(source, queries("point"), to="embedded", settings={"enable_nothing": "off"})
         for wrong, why in (
+            ({"enable_nothing": "off"}, "enable_nothing = off cannot be tried in a session"),
             ({"work_mem": "many"}, "work_mem = many cannot be tried in a session: invalid value"),
             ({"shared_buffers": "1TB"}, "Nothing is left to try: shared_buffers: no"),
+            ({"session_replication_role": "x"}, "session_replication_role cannot be tried: the"),
         ):
             shown: list[str] = []
             with pytest.raises(StudyError, match=why):
                 foresee(source, [], to="embedded", settings=wrong, show=shown.append)
             assert shown == ["asking the server for its plans"], "nothing is dumped"
         with pytest.raises(ServerError, match="No connection"):
-            foresee(source, [], to="postgresql://me@/x?host=/nowhere")
+            foresee(source, [], to=nowhere)
 
 
 def test_the_command_says_by_its_exit_code_what_it_found(shop: str, tmp_path: Path) -> None:
     (tmp_path / "join.sql").write_text(QUERIES["join"].replace("$1", ":state"))
     (tmp_path / "no.conf").write_text("enable_hashjoin = off\n")
-    command = [sys.executable, "-m", "pgapps", "plans", "--server", shop]
+    here, command = str(tmp_path), [sys.executable, "-m", "pgapps", "plans", "--server", shop]
     for more, code, said in (
-        (["--queries", str(tmp_path)], 0, "0 of 1 queries get another plan."),
-        (
-            ["--queries", str(tmp_path), "--setting", str(tmp_path / "no.conf")],
-            1,
-            "1 of 1 queries gets",
-        ),
-        (["--queries", str(tmp_path / "x")], 2, "x cannot be read: No such file"),
+        (["--queries", here], 0, "0 of 1 queries get another plan."),
+        (["--queries", here, "--setting", f"{here}/no.conf"], 1, "1 of 1 queries gets"),
+        (["--queries", f"{here}/x"], 2, "x cannot be read: No such file"),
         (["--report", "x.txt"], 2, "The report must be a file named *.html"),
     ):
-        done = subprocess.run(
-            [*command, *more], env=dict(os.environ), capture_output=True, text=True, check=False
-        )
+        done = subprocess.run([*command, *more], capture_output=True, text=True, check=False)
         assert done.returncode == code, done.stderr
         assert said in done.stdout + done.stderr
         assert "Traceback" not in done.stderr
 
 
 def test_an_older_release_is_foreseen_without_a_control() -> None:
-    release = "14"
-    require(release)
-    with serve(release, settings={"autovacuum": "off", "jit": "off"}) as server:
-        address = loaded(server)  # type: ignore[arg-type]
-        with opened(address) as source:
-            asked = [*queries(), Query("or", OR), Query("parts", PARTS)]
-            found = foresee(source, asked, to="embedded")
+    require("14")
+    any_of = "SELECT * FROM orders WHERE customer = 5 OR customer = 7"
+    parts = "SELECT extract($1 FROM at) FROM event WHERE at > timestamptz $2 - interval $3"
+    with (
+        serve("14", settings={"autovacuum": "off", "jit": "off"}) as server,
+        opened(loaded(server)) as source,
+    ):
+        asked = [*queries(), Query("or", any_of), Query("parts", parts)]
+        found = foresee(source, asked, to="embedded")
     assert found.no_control.startswith("a release before 18 cannot be given")
-    parts = found.queries[-1].after
-    assert parts is not None
-    assert {"event_1", "event_2"} <= tables_of(parts)
+    assert {"event_1", "event_2"} <= tables_of(found.queries[-1].after or {})
     assert "Planned without partition pruning on both sides: 1 with parameters" in as_text(found)
     verdicts = {q.query.name: q.verdict for q in found.queries}
     # Only a control could tell that they do not matter here.
@@ -456,7 +422,6 @@ def test_a_locale_that_is_not_here_is_told_and_what_compares_texts_not_judged() 
     require("17")
     texts = ["SELECT * FROM a WHERE t LIKE 'x%'", "SELECT * FROM a WHERE i = 5"]
     with serve("17", settings={"autovacuum": "off"}) as server:
-        assert isinstance(server, ManagedServer)
         with server.connect() as c:
             c.execute(
                 "CREATE DATABASE icu TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US' "
@@ -464,8 +429,7 @@ def test_a_locale_that_is_not_here_is_told_and_what_compares_texts_not_judged() 
             )
         with server.connect(dbname="icu") as c:
             c.execute("CREATE TABLE a (i int PRIMARY KEY, t text); CREATE INDEX ON a (t)")
-        parts = server.environment()
-        with opened(f"postgresql://{parts['PGUSER']}@/icu?host={parts['PGHOST']}") as source:
+        with opened(address_of(server, "icu")) as source:
             found = foresee(source, [Query(t, t) for t in texts], to="embedded")
     text = as_text(found)
     has_icu = "has not the icu locale en-US" not in text
@@ -488,10 +452,7 @@ SCAN = {"Node Type": "Seq Scan", "Relation Name": "a", "Filter": "((b = 1) AND (
         ({"statistics": [Extended("s", "a", False, ["b", "d"])]}, ""),
         ({"statistics": [Extended("s", "a", True, ["b"])]}, "extended statistics s"),
         ({"expressions": [("i", "a", "lower(b)")]}, ""),
-        (
-            {"expressions": [("i", "a", "(b = 1)")]},
-            "no statistics of the expression in the index i",
-        ),
+        ({"expressions": [("i", "a", "(b = 1)")]}, "of the expression in the index i"),
         ({"guarded": {("me", "a")}}, "row security of a binds role me"),
         ({"guarded": {("me", "b"), ("you", "a")}}, ""),
         ({"locale": "libc locale xx"}, ""),
@@ -514,11 +475,6 @@ def test_what_earlier_releases_leave_out_of_a_plan_is_no_other_plan() -> None:
     assert is_same({"Node Type": "Sort"}, {"Node Type": "Sort", "Parallel Aware": False})
 
 
-PARTS = "SELECT extract($1 FROM at) FROM event WHERE at > timestamptz $2 - interval $3"
-
-OR = "SELECT * FROM orders WHERE customer = 5 OR customer = 7"
-
-
 def made_up(before: float, after: float) -> Foreseen:
     was = {"Node Type": "a", "Plan Rows": 1, "Total Cost": before}
     becomes = {"Node Type": "b", "Plan Rows": 1, "Total Cost": after}
@@ -526,24 +482,23 @@ def made_up(before: float, after: float) -> Foreseen:
     return Foreseen(query, "another plan", was, becomes, is_reproduced=True)
 
 
-def answer(*queries: Foreseen, no_control: str = "") -> list[str]:
-    found = Foresight(queries, "", "", no_control, [], {})
-    return [headline(found), *confidence(found)]
-
-
 def test_the_answer_begins_with_how_far_to_trust_it() -> None:
     far, near = made_up(100, 103), made_up(100, 101.9)
-    unjudged = replace(far, verdict="not judged", is_reproduced=False)
-    control = "Control: a copy on the server's own release has "
-    assert answer(far, far) == ["2 of 2 queries get another plan.", f"{control}2 of its 2 plans."]
-    assert answer(far, near, unjudged)[:2] == [
-        "2 of 2 queries get another plan, 1 of them on the edge; 1 not judged.",
-        f"{control}2 of its 3 plans; the others are not judged.",
-    ]
-    assert answer(near)[2].startswith("On the edge: the estimated costs of both plans are within 2")
-    assert answer(far, no_control="why")[1:] == ["Control: none; why."]
-    nothing = replace(far, verdict="not judged", is_reproduced=None)
-    assert answer(nothing)[1] == "Control: the server gave no plan to compare with."
+    wrong = replace(far, verdict="not judged", is_reproduced=False)
+    unknown = replace(far, verdict="not judged", is_reproduced=None)
+
+    def answer(*queries: Foreseen, no_control: str = "") -> str:
+        found = Foresight(queries, "", "", no_control, [], {})
+        return " ".join([headline(found), *confidence(found)])
+
+    control = "Control: a copy on the server's own release has"
+    assert answer(far, far) == f"2 of 2 queries get another plan. {control} 2 of its 2 plans."
+    assert answer(far, near, wrong).startswith(
+        f"2 of 2 queries get another plan, 1 of them on the edge; 1 not judged. {control} 2 of its "
+        f"3 plans; the others are not judged. On the edge: the estimated costs of both plans are "
+    )
+    assert answer(far, no_control="why").endswith("plan. Control: none; why.")
+    assert "Control: the server gave no plan" in answer(unknown)
 
 
 def test_a_plan_on_the_edge_is_told_beside_its_plans(tmp_path: Path) -> None:
@@ -565,8 +520,6 @@ def test_a_setting_of_the_start_that_plans_depend_on_is_tried(shop: str) -> None
         with opened(shop) as source:
             tried = {"session_replication_role": "replica", "shared_buffers": "1TB"}
             found = foresee(source, asked, to="embedded", settings=tried)
-            with pytest.raises(StudyError, match="session_replication_role cannot be tried: the"):
-                foresee(source, [], to="embedded", settings={"session_replication_role": "x"})
     finally:
         with psycopg.connect(shop, autocommit=True) as c:
             c.execute("DROP TABLE ruled")
@@ -594,7 +547,7 @@ def test_the_programs_that_serve_us_are_known_and_only_run_if_others_cannot_chan
         monkeypatch.setattr("pgapps.plans.source._is_ours_alone", lambda _: True)
         (place, *_) = _serving(source.connection)
         assert find_binaries(place).version == source.version
-        assert source.own_programs() == str(place)
+        assert programs_of(source.version, source.connection) == str(place)
 
 
 def test_a_server_whose_release_is_not_here_is_foreseen_without_a_control(
@@ -603,11 +556,9 @@ def test_a_server_whose_release_is_not_here_is_foreseen_without_a_control(
     monkeypatch.setattr("pgapps.plans.foresee._major", lambda _: 0)
     with opened(shop) as source:
         newer = replace(source, version=770000)
-        with pytest.raises(
-            StudyError, match=r"is PostgreSQL 77, and embedded is .*: give --to its"
-        ):
+        with pytest.raises(StudyError, match=r"is PostgreSQL 77, and embedded is .*: give --to"):
             foresee(newer, [], to="embedded")
-        monkeypatch.setattr(type(source), "own_programs", lambda _: programs_of(770000))
+        monkeypatch.setattr("pgapps.plans.foresee.programs_of", lambda *_: programs_of(770000))
         found = foresee(source, queries("point"), to="embedded")
     assert [query.verdict for query in found.queries] == ["same"]
     assert "Control: none; the programs of PostgreSQL 18 are not at hand here." in as_text(found)
@@ -624,9 +575,8 @@ def test_a_server_whose_release_is_not_here_is_foreseen_without_a_control(
 )
 def test_the_query_within_a_statement_is_planned(shop: str, text: str, node: str) -> None:
     with opened(shop) as source:
-        plan = explain(source.connection, Query("x", text), "public").root
-    assert plan is not None
-    assert next(lines_of(plan)).text.startswith(node)
+        plan = explain(source.connection, Query("x", text), "public")
+    assert next(lines_of(plan.root or {})).text.startswith(node)
 
 
 @pytest.mark.parametrize("release", ["14", "embedded"])
@@ -642,19 +592,17 @@ def test_a_second_statement_is_not_executed_and_no_error_logged(release: str) ->
         "SELECT oid FROM pg_class WHERE relname = ';' AND oid = $1;": "",
     }
     locks = "SELECT count(*) FROM pg_catalog.pg_locks WHERE locktype = 'advisory'"
-    with serve(release, settings={"autovacuum": "off"}) as server:
-        assert isinstance(server, ManagedServer)
-        log = server._instance.log
-        parts = server.environment()
-        address = f"postgresql://{parts['PGUSER']}@/{parts['PGDATABASE']}?host={parts['PGHOST']}"
-        with opened(address) as source:
-            before = log.read_text().count("ERROR:")
-            for text, why in texts.items():
-                plan = explain(source.connection, Query("x", text), "public")
-                assert why in plan.reason, text
-                assert (plan.root is None) == bool(why), text
-            assert source.connection.execute(locks).fetchone() == (0,)
-            assert log.read_text().count("ERROR:") == before
-            with pytest.raises(psycopg.Error):
-                source.connection.execute("SELECT 1/0")
-            assert log.read_text().count("ERROR:") == before + 1, "it would be seen"
+    with (
+        serve(release, settings={"autovacuum": "off"}) as server,
+        opened(address_of(server)) as source,
+    ):
+        before = errors(server)
+        for text, why in texts.items():
+            plan = explain(source.connection, Query("x", text), "public")
+            assert why in plan.reason, text
+            assert (plan.root is None) == bool(why), text
+        assert source.connection.execute(locks).fetchone() == (0,)
+        assert errors(server) == before
+        with pytest.raises(psycopg.Error):
+            source.connection.execute("SELECT 1/0")
+        assert len(errors(server)) > len(before), "it would be seen"

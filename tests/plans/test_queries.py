@@ -46,16 +46,18 @@ def test_variables_become_parameters(tmp_path: Path, text: str, read: str) -> No
 
 
 def test_what_is_no_query_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(StudyError, match=r"has no file .*sql with a query in it"):
+    with pytest.raises(StudyError, match="has no file"):
         queries_in(tmp_path)
-    with pytest.raises(StudyError, match="cannot be read: No such file"):
+    with pytest.raises(StudyError, match="No such file"):
         queries_in(tmp_path / "nowhere")
-    written(tmp_path, q="\\i tables.sql\nSELECT :x", schema="SELECT 1")
-    with pytest.raises(StudyError, match=r"\\i is a command of psql or pgbench, not a query"):
-        queries_in(tmp_path)
-    (tmp_path / "q.sql").write_bytes(b"SELECT '\xff'")
-    with pytest.raises(StudyError, match="it is not UTF-8"):
-        queries_in(tmp_path)
+    for text, why in (
+        (b"\\i tables.sql\nSELECT :x", r"\\i is a command"),
+        (b"SELECT '\xff'", "not UTF-8"),
+        (b'SELECT * FROM :"t"', r'q.sql: :"t" stands for a name'),
+    ):
+        (tmp_path / "q.sql").write_bytes(text)
+        with pytest.raises(StudyError, match=why):
+            queries_in(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -83,9 +85,18 @@ def test_statements_about_catalogs_alone_are_known_by_their_text(text: str, only
         ("EXTRACT($1 FROM a)", "pg_catalog.date_part($1::pg_catalog.text, a)"),
         ("'date $1', \"date $1\" -- date $1", "'date $1', \"date $1\" -- date $1"),
         ("a.update $1", "a.update $1"),
+        ("COPY (SELECT a FROM t) TO STDOUT", "SELECT a FROM t"),
+        ("copy t to stdout", "copy t to stdout"),
+        ("CREATE TEMP TABLE x (a) ON COMMIT DROP AS SELECT 1 AS b", "SELECT 1 AS b"),
+        ("-- AS\nCREATE MATERIALIZED VIEW m AS (TABLE t) WITH NO DATA", "(TABLE t)"),
+        ("CREATE TABLE t AS TABLE u WITH DATA", "TABLE u"),
+        ("CREATE TABLE t (a int)", "CREATE TABLE t (a int)"),
+        ("DECLARE c CURSOR FOR SELECT 1", "DECLARE c CURSOR FOR SELECT 1"),
     ],
 )
-def test_what_the_grammar_takes_no_parameter_for_is_rewritten(text: str, read: str) -> None:
+def test_the_query_in_a_statement_is_found_and_rewritten_for_the_grammar(
+    text: str, read: str
+) -> None:
     assert plannable(text) == read
 
 
@@ -110,9 +121,6 @@ def test_a_script_of_pgbench_is_its_queries(tmp_path: Path) -> None:
     ]
     written(tmp_path, script=r"SELECT 1 \; SELECT 2")
     assert [query.text for query in queries_in(tmp_path)] == ["SELECT 1", "SELECT 2"]
-    written(tmp_path, script='SELECT * FROM :"t"')
-    with pytest.raises(StudyError, match=r'script.sql: :"t" stands for a name, without which'):
-        queries_in(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -157,18 +165,3 @@ def test_a_script_of_pgbench_is_its_queries(tmp_path: Path) -> None:
 )
 def test_of_what_writes_the_query_of_its_rows_is_known(text: str, rows: str | None) -> None:
     assert rows_of(text) == rows
-
-
-@pytest.mark.parametrize(
-    ("text", "within"),
-    [
-        ("COPY (SELECT a FROM t) TO STDOUT", "SELECT a FROM t"),
-        ("copy t to stdout", "copy t to stdout"),
-        ("CREATE TEMP TABLE x (a) ON COMMIT DROP AS SELECT 1 AS b", "SELECT 1 AS b"),
-        ("-- AS\nCREATE MATERIALIZED VIEW m AS (TABLE t) WITH NO DATA", "(TABLE t)"),
-        ("CREATE TABLE t (a int)", "CREATE TABLE t (a int)"),
-        ("DECLARE c CURSOR FOR SELECT 1", "DECLARE c CURSOR FOR SELECT 1"),
-    ],
-)
-def test_the_query_within_a_statement_is_found(text: str, within: str) -> None:
-    assert plannable(text) == within

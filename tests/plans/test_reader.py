@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,11 +14,13 @@ from pgapps.plans.source import opened
 from pgapps.plans.text import as_text
 from pgservers.errors import StudyError
 from pgservers.paths import ROOT
+from tests.plans.servers import add_reader, errors
 from tests.plans.test_foresee import SCHEMA
-from tests.servers_at_hand import PASSWORD, dsn_of, embedded
+from tests.servers_at_hand import dsn_of, embedded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from pgservers.servers.managed import ManagedServer
 
@@ -49,13 +50,8 @@ def server(run_base: Path) -> Iterator[ManagedServer]:
         with server.connect() as c:
             c.execute(SCHEMA)
             c.execute("VACUUM ANALYZE")
-            c.execute(f"CREATE ROLE reader LOGIN PASSWORD '{PASSWORD}'".encode())
+            add_reader(c)
             c.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
-            c.execute("GRANT pg_read_all_stats TO reader")
-            (hba,) = c.execute("SHOW hba_file").fetchone() or ("",)
-            file = Path(hba)
-            file.write_text(f"{file.read_text()}local all all scram-sha-256\n")
-            c.execute("SELECT pg_reload_conf()")
         yield server
 
 
@@ -67,12 +63,6 @@ def no_customers(server: ManagedServer) -> Iterator[None]:
         c.execute("GRANT SELECT ON customer TO reader")
 
 
-def errors(server: ManagedServer) -> list[str]:
-    """What of errors stands in the server's log."""
-    log = server._instance.log.read_text()
-    return [line for line in log.splitlines() if "ERROR:" in line or "STATEMENT:" in line]
-
-
 def test_what_a_role_may_not_write_is_judged_by_its_rows_and_the_log_has_no_error(
     server: ManagedServer,
 ) -> None:
@@ -81,53 +71,48 @@ def test_what_a_role_may_not_write_is_judged_by_its_rows_and_the_log_has_no_erro
     with opened(dsn_of(server, "reader")) as source:
         found = foresee(source, asked, to="embedded")
     assert errors(server) == before
-    verdicts = {query.query.name: query.verdict for query in found.queries}
-    expected = dict.fromkeys(WRITES, "same") | dict.fromkeys(WRONG, "not judged")
-    assert verdicts == expected, as_text(found)
-    plans = {
-        q.query.name: [line.text for line in lines_of(q.after or {})]
-        for q in found.queries
-        if q.verdict == "same"
-    }
-    assert "Index Cond: (customer = $1)" in " ".join(plans["update"])
-    assert plans["merge"][0].startswith("Merge on orders")
     text = as_text(found)
-    assert "a copy on the server's own release has 5 of its 5 plans." in text
-    assert "Judged by how their rows are found: 5 that write or lock rows, as reader may" in text
-    assert "Judged by the plan of the control in place of the server's: 1 that reader may" in text
+    verdicts = {query.query.name: query.verdict for query in found.queries}
+    assert verdicts == dict.fromkeys(WRITES, "same") | dict.fromkeys(WRONG, "not judged"), text
+    update, merge = (
+        [line.text for line in lines_of(query.after or {})]
+        for query in found.queries
+        if query.query.name in {"update", "merge"}
+    )
+    assert "Index Cond: (customer = $1)" in update
+    assert merge[0].startswith("Merge on orders")
+    assert "has 5 of its 5 plans." in text
+    assert "rows are found: 5 that write or lock rows, as reader may" in text
+    assert "in place of the server's: 1 that reader may" in text
 
 
 @pytest.mark.usefixtures("no_customers")
-def test_a_role_that_may_not_read_every_table_is_refused_before_the_dump(
+def test_a_role_that_may_not_read_every_table_is_refused_before_the_dump_and_by_the_doctor(
     server: ManagedServer,
 ) -> None:
     before = errors(server)
     with (
-        pytest.raises(StudyError, match=r"reader may not read 1 of the 6 tables .*public.customer"),
+        pytest.raises(StudyError, match=r"may not read 1 of the 6 tables .*public.customer"),
         opened(dsn_of(server, "reader")),
     ):
         pass
     assert errors(server) == before
+    studies, plans = _served(dsn_of(server, "reader"))
+    assert (studies.ok, studies.exit_code, plans.ok) == (False, 3, False)
+    assert "may not read 1 of 6 tables, such as public.customer: GRANT" in plans.sentence
 
 
 def test_the_doctor_says_what_a_role_that_may_only_read_is_good_for(server: ManagedServer) -> None:
     studies, plans = _served(dsn_of(server, "reader"))
     assert (studies.name, studies.ok, plans.name, plans.ok) == ("server", None, "plans", True)
-    assert studies.sentence.startswith("studies, comparisons and workloads: not run: The role read")
-    assert plans.sentence == "`pgstudies plans` can be used: 6 tables can be read"
+    assert "not run: The role reader" in studies.sentence
+    assert "6 tables can be read" in plans.sentence
     with server.connect() as c:
         c.execute("REVOKE pg_read_all_stats FROM reader")
         _, plans = _served(dsn_of(server, "reader"))
         c.execute("GRANT pg_read_all_stats TO reader")
     assert plans.ok is None
     assert plans.sentence.endswith("by --queries only: GRANT pg_read_all_stats TO reader")
-
-
-@pytest.mark.usefixtures("no_customers")
-def test_the_doctor_says_what_a_role_lacks_that_is_good_for_nothing(server: ManagedServer) -> None:
-    studies, plans = _served(dsn_of(server, "reader"))
-    assert (studies.ok, studies.exit_code, plans.ok) == (False, 3, False)
-    assert "reader may not read 1 of 6 tables, such as public.customer: GRANT" in plans.sentence
 
 
 def test_a_new_workload_is_planned_as_it_is(server: ManagedServer) -> None:
@@ -139,16 +124,12 @@ def test_a_new_workload_is_planned_as_it_is(server: ManagedServer) -> None:
         c.execute("VACUUM ANALYZE")
     with opened(dsn_of(server, "reader").replace("/pgstudies", "/example")) as source:
         found = foresee(source, queries_in(EXAMPLE), to="embedded")
-    assert {query.query.name: query.verdict for query in found.queries} == dict.fromkeys(
-        ["orders of a customer", "sales of a month by city", "stock"], "same"
-    )
+    names = ["orders of a customer", "sales of a month by city", "stock"]
+    assert [(q.query.name, q.verdict) for q in found.queries] == [(name, "same") for name in names]
 
 
 def test_what_only_an_owner_is_shown_makes_a_query_not_judged(server: ManagedServer) -> None:
     text = "SELECT * FROM customer c JOIN orders o ON o.id = c.id WHERE lower(c.name) = $1"
     with opened(dsn_of(server, "reader")) as source:
         found = foresee(source, [Query("lower", text)], to="embedded")
-    assert found.queries[0].reason == (
-        "the copy has no statistics of the expression in the index public.customer_lower_idx, "
-        "which are shown to its owner only"
-    )
+    assert "the expression in the index public.customer_lower_idx" in found.queries[0].reason

@@ -18,6 +18,7 @@ from pgservers.errors import StudyError
 from pgservers.servers.serve import serve
 from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.trial import Trial
+from tests.plans.servers import address_of
 from tests.servers_at_hand import embedded
 
 if TYPE_CHECKING:
@@ -39,13 +40,8 @@ INSERT INTO notes SELECT i, ARRAY['t:' || i % 7, 'all'], ARRAY[i, i + 1],
 
 
 def column(table: str, name: str, kind: str = "integer", **known: Any) -> Column:
-    values: dict[str, Any] = {
-        "distinct": -1.0,
-        "common": [],
-        "frequencies": [],
-        "bounds": [],
-    } | known
-    return Column("public", table, name, kind, **values)
+    values: dict[str, Any] = {"distinct": -1.0, "common": [], "frequencies": [], "bounds": []}
+    return Column("public", table, name, kind, **(values | known))
 
 
 COLUMNS = {
@@ -126,14 +122,8 @@ def test_parameters_get_values_of_the_columns_they_are_compared_with(text: str, 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (
-            "SELECT * FROM orders WHERE length(state) = $1",
-            "the values of \\$1 cannot be determined",
-        ),
-        (
-            "SELECT * FROM orders WHERE hidden = $1",
-            "no statistics of orders.hidden that the role may read",
-        ),
+        ("SELECT * FROM orders WHERE length(state) = $1", "the values of \\$1 cannot be"),
+        ("SELECT * FROM orders WHERE hidden = $1", "no statistics of orders.hidden"),
         ("SELECT * FROM orders WHERE tags = ANY ($1)", "tags is an array, and the parameter an"),
         ("SELECT * FROM orders WHERE about @> $1", "the values of \\$1 cannot be determined"),
         ("SELECT * FROM orders WHERE about[$1] = $2", "the values of \\$2 cannot be determined"),
@@ -174,24 +164,14 @@ CODE = "((ARRAY[{}]::text[])[:p1]::integer[])".format(", ".join(["'{7,8}'"] * 40
             "SELECT * FROM orders WHERE tags = $1::text[]",
             "(ARRAY['{a,b}', E'\\x7b\\x22b\\x3ac\\x22\\x7d']::text[])[:p1]::text[]",
         ),
-    ],
-)
-def test_arrays_get_arrays_and_elements_of_the_statistics(text: str, value: str) -> None:
-    found = script(text)
-    assert found.partition("\n")[2] == f"{text.replace('$1', value)};\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
         ("SELECT * FROM orders WHERE id IN (SELECT unnest($1::int[]))", "ARRAY[:p1]::integer[]"),
         ("SELECT * FROM orders WHERE id = ANY (ARRAY[$1])", ":p1"),
         ("SELECT * FROM orders WHERE tags[$1] IS NULL", "1"),
     ],
 )
-def test_a_parameter_may_be_an_array_or_a_part_of_one(text: str, value: str) -> None:
-    found = script(text)
-    assert found.endswith(f"{text.replace('$1', value)};\n")
+def test_arrays_get_arrays_and_elements_of_the_statistics(text: str, value: str) -> None:
+    lines = [line for line in script(text).splitlines() if not line.startswith("\\set p1 ")]
+    assert lines == [f"{text.replace('$1', value)};"]
 
 
 def test_rows_of_arrays_are_inserted_with_new_keys() -> None:
@@ -219,9 +199,6 @@ def test_names_are_read_as_the_server_reads_them(name: str, kept: str) -> None:
     assert unquoted(name) == kept
 
 
-# On a real server
-
-
 ARRAYS = [
     "SELECT id FROM notes WHERE tags @> ARRAY['t:1']",
     "SELECT id FROM notes WHERE tags && '{all,t:2}'",
@@ -242,11 +219,10 @@ def shop(run_base: Path) -> Iterator[ManagedServer]:
     with embedded({"fsync": "off", "autovacuum": "off"}) as server:
         with server.connect() as c:
             c.execute("CREATE ROLE app; CREATE SCHEMA stall; SET search_path = stall")
-            c.execute(SHOP.encode())
+            c.execute(SHOP)
             c.execute("ANALYZE; ALTER ROLE app SET search_path = stall, public")
-            c.execute("GRANT USAGE ON SCHEMA stall TO app; CREATE ROLE reader LOGIN")
-            c.execute("GRANT USAGE ON SCHEMA stall TO reader; GRANT pg_read_all_stats TO reader")
-            c.execute("GRANT SELECT ON ALL TABLES IN SCHEMA stall TO reader, app")
+            c.execute("GRANT USAGE ON SCHEMA stall TO app")
+            c.execute("GRANT SELECT ON ALL TABLES IN SCHEMA stall TO app")
             c.execute("GRANT INSERT ON stall.orders TO app; GRANT UPDATE ON stall.notes TO app")
             c.execute("RESET search_path; SELECT pg_stat_statements_reset()")
             c.execute("SET ROLE app; SET search_path = stall")
@@ -258,13 +234,8 @@ def shop(run_base: Path) -> Iterator[ManagedServer]:
                 "SELECT * FROM customers WHERE length(name) = 9",
                 *ARRAYS,
             ):
-                c.execute(text.encode())
+                c.execute(text)
         yield server
-
-
-def address_of(server: ManagedServer) -> str:
-    parts = server.environment()
-    return f"postgresql://{parts['PGUSER']}@/{parts['PGDATABASE']}?host={parts['PGHOST']}"
 
 
 def test_the_scripts_of_a_servers_queries_run_beside_its_dump(

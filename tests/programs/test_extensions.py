@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pgapps.compare.design import Comparison, Side, designed
-from pgapps.doctor.checks import Check, examine_extensions
+from pgapps.doctor.checks import examine_extensions
 from pgservers.errors import CannotRun, StudyError
 from pgservers.paths import EXTENSIONS
 from pgservers.programs import compilers, extensions
@@ -82,13 +83,22 @@ def reason_for(name: str) -> str | None:
     return None
 
 
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 def built_in(cache: Path) -> set[str]:
     home = cache / "extensions"
     return {entry.name for entry in home.iterdir()} if home.exists() else set()
 
 
-def test_it_is_built_once_and_found_by_the_server(cache: Path, small: Path) -> None:
-    assert reason_for("small") is None
+@pytest.mark.usefixtures("small")
+def test_it_is_built_once_and_found_by_the_server(cache: Path) -> None:
     made = settings("small")
     (name,) = built_in(cache)
     built = cache / "extensions" / name
@@ -108,7 +118,6 @@ def test_it_is_built_once_and_found_by_the_server(cache: Path, small: Path) -> N
         assert connection.execute("SELECT one()").fetchone() == (1,)
         recorded = set(server.nondefault_settings()["name"])
         assert not recorded & set(made)
-    assert small.is_dir()
 
 
 def test_another_source_or_compiler_is_built_apart(
@@ -182,6 +191,15 @@ def test_every_arms_server_has_what_was_built_against_its_own_headers(another: P
 
 
 @pytest.mark.usefixtures("cache", "sized")
+def test_an_arm_whose_server_lacks_the_headers_is_not_run(another: Path) -> None:
+    (another / "bin" / "pg_config").unlink()
+    other = Arm("other", extension="small", server=str(another))
+    found = measured_sizes(Arm("own", extension="small"), other)
+    assert found["not run"] == ["the server's headers are not installed"]
+    assert "other" not in found
+
+
+@pytest.mark.usefixtures("cache", "sized")
 def test_each_side_of_a_comparison_has_what_was_built_against_its_own_headers(
     another: Path,
 ) -> None:
@@ -192,9 +210,7 @@ def test_each_side_of_a_comparison_has_what_was_built_against_its_own_headers(
 
 
 @pytest.mark.usefixtures("cache", "sized")
-def test_an_arm_that_one_side_lacks_the_extension_for_is_not_compared(
-    another: Path,
-) -> None:
+def test_an_arm_that_one_side_lacks_the_extension_for_is_not_compared(another: Path) -> None:
     (another / "bin" / "pg_config").unlink()
     comparison = Comparison(Side("embedded"), Side(str(another)))
     reason = "the server's headers are not installed, on the candidate"
@@ -202,52 +218,30 @@ def test_an_arm_that_one_side_lacks_the_extension_for_is_not_compared(
         measured_sizes(Arm("own", extension="small"), comparison=comparison)
 
 
-@pytest.mark.usefixtures("cache", "sized")
-def test_an_arm_whose_server_lacks_the_headers_is_not_run(another: Path) -> None:
-    (another / "bin" / "pg_config").unlink()
-    other = Arm("other", extension="small", server=str(another))
-    found = measured_sizes(Arm("own", extension="small"), other)
-    assert found["not run"] == ["the server's headers are not installed"]
-    assert "other" not in found
-
-
-def test_what_is_set_for_other_builds_does_not_reach_ours(
+def test_a_build_is_ours_alone_whatever_our_environment(
     cache: Path, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """No variable reaches it, no other account can change it, and it is in the cache alone."""
+    prefix = find_binaries("embedded").bindir.parent
     for name, value in {"CFLAGS": "-nonsense", "COPT": "-nonsense", "MAKEFLAGS": "-n"}.items():
         monkeypatch.setenv(name, value)
-    assert reason_for(small.name) is None
+    beside = {*prefix.rglob("*"), *small.rglob("*")}
+    with umask(0):
+        assert reason_for("small") is None
     assert len(built_in(cache)) == 1
-
-
-def test_nobody_else_can_change_what_is_built_whatever_the_umask(cache: Path, small: Path) -> None:
-    before = os.umask(0)
-    try:
-        assert reason_for(small.name) is None
-    finally:
-        os.umask(before)
     assert {path.stat().st_mode & 0o022 for path in [cache, *cache.rglob("*")]} == {0}
+    assert {*prefix.rglob("*"), *small.rglob("*")} == beside
 
 
-def test_a_library_that_was_replaced_is_not_loaded(cache: Path, small: Path) -> None:
-    assert reason_for(small.name) is None
-    (library,) = cache.rglob("small.so")
-    library.write_bytes(b"another")
-    assert "have changed since they were stored: remove the directory" in (
-        reason_for(small.name) or ""
-    )
-
-
-def test_nothing_is_written_beside_the_server_or_the_source(cache: Path, small: Path) -> None:
-    prefix = find_binaries("embedded").bindir.parent
-
-    def files() -> set[Path]:
-        return {*prefix.rglob("*"), *small.rglob("*")}
-
-    before = files()
+@pytest.mark.usefixtures("small")
+def test_a_library_that_was_or_could_be_replaced_is_not_loaded(cache: Path) -> None:
     assert reason_for("small") is None
-    assert built_in(cache)
-    assert files() == before
+    (library,) = cache.rglob("small.so")
+    library.parent.chmod(0o777)
+    assert f"Other accounts can change {library.parent}" in str(reason_for("small"))
+    library.parent.chmod(0o755)
+    library.write_bytes(b"another")
+    assert "have changed since they were stored" in str(reason_for("small"))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -268,23 +262,23 @@ def test_the_first_error_of_the_compiler_is_the_reason(cache: Path, small: Path)
 
 
 def test_releases_lack_headers(tmp_path: Path) -> None:
-    binaries = find_binaries("embedded")
+    binaries = replace(find_binaries("embedded"), bindir=tmp_path)
     with pytest.raises(CannotRun, match=r"^the server's headers are not installed$"):
-        build("cluster_heap", replace(binaries, bindir=tmp_path))
+        build("cluster_heap", binaries)
     (tmp_path / "pg_config").write_text("#!/bin/sh\necho /nowhere\n")
     (tmp_path / "pg_config").chmod(0o755)
     with pytest.raises(CannotRun, match=r"^the server's headers are not installed$"):
-        build("cluster_heap", replace(binaries, bindir=tmp_path))
+        build("cluster_heap", binaries)
 
 
 def test_releases_that_the_sources_are_not_written_for_get_none() -> None:
     older = replace(find_binaries("embedded"), version=140020, version_text="PostgreSQL 14.20")
-    with pytest.raises(CannotRun, match=r"are for 15 and later, not for PostgreSQL 14\.20$"):
+    with pytest.raises(CannotRun, match=r"15 and later, not for PostgreSQL 14\.20$"):
         build("cluster_heap", older)
 
 
-def test_servers_before_18_are_told_of_the_library_alone(small: Path, cache: Path) -> None:
-    assert small.exists()
+@pytest.mark.usefixtures("small")
+def test_servers_before_18_are_told_of_the_library_alone(cache: Path) -> None:
     older = replace(find_binaries("embedded"), version=170007, version_text="PostgreSQL 17.7")
     (built,) = build("small", older).items()
     assert built[0] == "dynamic_library_path"
@@ -305,26 +299,18 @@ def test_the_script_of_an_extension_does_without_create_extension(
         assert installed.fetchone() is None
 
 
-def test_an_extension_that_we_do_not_have_is_named() -> None:
-    assert reason_for("pg_repack") == "there is no extension pg_repack"
-
-
 def test_without_tools_the_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert reason_for("pg_repack") == "there is no extension pg_repack"
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(shutil, "which", lambda _: None)
     monkeypatch.setattr(compilers, "find_spec", lambda _: None)
     assert reason_for("cluster_heap") == f"there is no make ({installing('make')})"
     monkeypatch.setattr(shutil, "which", lambda name: name if "make" in name else None)
-    assert reason_for("cluster_heap") == (f"there is no C compiler ({installing('C compiler')})")
-    monkeypatch.setenv("CC", "ccache gcc")
-    assert reason_for("cluster_heap") == "there is no ccache, which the variable CC names"
-
-
-def test_the_compiler_of_a_python_package_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(shutil, "which", lambda _: None)
+    assert reason_for("cluster_heap") == f"there is no C compiler ({installing('C compiler')})"
     monkeypatch.setattr(compilers, "find_spec", lambda name: name == "ziglang" or None)
     assert find_compiler() == [sys.executable, "-P", "-m", "ziglang", "cc"]
+    monkeypatch.setenv("CC", "ccache gcc")
+    assert reason_for("cluster_heap") == "there is no ccache, which the variable CC names"
 
 
 def test_a_compiler_without_headers_or_life_is_a_reason(
@@ -334,44 +320,33 @@ def test_a_compiler_without_headers_or_life_is_a_reason(
     compiler.write_text('#!/bin/sh\n[ "$1" = --version ] && echo cc 1.0\n')
     compiler.chmod(0o755)
     monkeypatch.setenv("CC", str(compiler))
-    how = installing("headers of the C library")
-    wanted = f"the C library's headers are not installed ({how})"
-    assert reason_for("cluster_heap") == wanted
+    assert installing("headers of the C library") in str(reason_for("cluster_heap"))
     compiler.write_text("#!/bin/sh\nexit 1\n")
     assert reason_for("cluster_heap") == f"{compiler} --version fails"
 
 
-def test_a_cache_that_cannot_be_written_to_is_a_reason(
-    small: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("small")
+def test_a_cache_that_cannot_be_written_to_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGSTUDIES_CACHE", "/proc/cache")
-    reason = reason_for(small.name) or ""
+    reason = str(reason_for("small"))
     assert reason.startswith("Cannot write to /proc/cache/extensions")
     assert "set PGSTUDIES_CACHE" in reason
 
 
-def test_a_cache_that_others_can_change_is_not_used(cache: Path, small: Path) -> None:
-    assert reason_for(small.name) is None
-    (built,) = (cache / "extensions").iterdir()
-    built.chmod(0o777)
-    assert (reason_for(small.name) or "").startswith(f"Other accounts can change {built}")
-
-
 @pytest.mark.root
-def test_a_cache_that_the_servers_account_cannot_read_is_a_reason(cache: Path, small: Path) -> None:
+@pytest.mark.usefixtures("small")
+def test_a_cache_that_the_servers_account_cannot_read_is_a_reason(cache: Path) -> None:
     cache.mkdir(mode=0o700)
-    reason = reason_for(small.name) or ""
+    reason = str(reason_for("small"))
     assert reason.startswith("the servers' account ")
     assert f"cannot read {cache}/extensions" in reason
 
 
 @pytest.mark.root
-def test_what_is_built_is_open_to_the_servers_account(cache: Path, small: Path) -> None:
-    before = os.umask(0o077)
-    try:
-        assert reason_for(small.name) is None
-    finally:
-        os.umask(before)
+@pytest.mark.usefixtures("small")
+def test_what_is_built_is_open_to_the_servers_account(cache: Path) -> None:
+    with umask(0o077):
+        assert reason_for("small") is None
     modes = {path.stat().st_mode & 0o044 for path in [cache, *cache.rglob("*")]}
     assert modes == {0o044}
 
@@ -396,12 +371,8 @@ def test_the_doctor_stops_at_the_first_broken_link(
 ) -> None:
     monkeypatch.setenv("CC", "/nowhere/cc")
     *_, last = examine_extensions(managed)
-    assert last == Check(
-        "compiler",
-        None,
-        "arms that need a C extension: not run: there is no /nowhere/cc, which the variable CC "
-        "names",
-    )
+    assert (last.name, last.ok) == ("compiler", None)
+    assert "not run: there is no /nowhere/cc" in last.sentence
 
 
 def test_the_self_test_can_fail(managed: ManagedServer) -> None:

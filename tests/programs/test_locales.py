@@ -24,11 +24,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.usefixtures("cache")
 def test_a_server_started_afterwards_sorts_by_it(
     run_base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PGSTUDIES_CACHE", str(run_base / "cache"))
-    monkeypatch.setattr(locales, "_on_system", set)
+    monkeypatch.setenv("PGSTUDIES_CACHE", str(run_base / "cache"))  # which servers can read
     reason = reason_no_locale(NAME)
     if reason:
         pytest.skip(reason)
@@ -50,12 +50,10 @@ def test_it_is_made_once(cache: Path) -> None:
     assert locale_environment() == {"LOCPATH": str(made.parent)}
 
 
-def test_servers_are_told_of_no_locales_when_none_was_made(cache: Path) -> None:
-    assert not (cache / "locales").exists()
+def test_one_that_the_system_has_is_not_made_nor_told_of(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert locale_environment() == {}
-
-
-def test_one_that_the_system_has_is_not_made(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locales, "_on_system", lambda: {"en_us.utf8"})
     assert reason_no_locale(NAME) is None
     assert locale_environment() == {}

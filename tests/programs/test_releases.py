@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -120,12 +121,9 @@ def test_what_was_not_built_for_a_machine_says_so(machine: Callable[[str], None]
             fetch(spec)
 
 
-def test_a_name_and_an_exact_version_mean_the_same_release() -> None:
+def test_a_release_is_found_by_name_and_by_version_or_the_known_are_told() -> None:
     assert find_release("16") is find_release(find_release("16").version)
-
-
-def test_an_unknown_release_is_told_the_known() -> None:
-    with pytest.raises(StudyError, match=r"There is no release '8\.4'; there are 9\.3, 9\.6, 10, "):
+    with pytest.raises(StudyError, match=r"'8\.4'; there are 9\.3, 9\.6, 10, "):
         find_release("8.4")
 
 
@@ -301,56 +299,41 @@ def test_waiting_for_another_process_is_told(
     assert len(mirror.fetched) == 1
 
 
-def test_without_mvn_the_reason_says_how_to_get_it(mirror: Mirror) -> None:
+def test_without_mvn_a_cached_release_serves_and_any_other_says_how_to_get_it(
+    mirror: Mirror,
+) -> None:
+    directory = fetch("99")
     mirror.mvn.unlink()
     os.environ["PATH"] = str(mirror.mvn.parent)  # put back by the fixture
-    how = installing("mvn")
-    reason = f"PostgreSQL 99.1 cannot be fetched: there is no mvn on PATH ({how})"
+    assert reason_not_available("99") is None
+    assert fetch("99") == directory
+    shutil.rmtree(directory)
+    reason = f"PostgreSQL 99.1 cannot be fetched: there is no mvn on PATH ({installing('mvn')})"
     assert reason_not_available("99") == reason
     with pytest.raises(ServerError, match=re.escape(f"{reason}.")):
         fetch("99")
 
 
-def test_without_mvn_a_cached_release_still_serves(mirror: Mirror) -> None:
-    directory = fetch("99")
-    mirror.mvn.unlink()
-    os.environ["PATH"] = str(mirror.mvn.parent)
-    assert reason_not_available("99") is None
-    assert fetch("99") == directory
-
-
-def test_a_machine_it_was_not_built_for_is_named(
-    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("platform.machine", lambda: "pdp11")
-    with pytest.raises(ServerError, match=r"99\.1 is built for Linux \w+, and this is Linux pdp11"):
-        fetch("99")
-    assert mirror.fetched == []
-
-
 @pytest.mark.parametrize(
-    ("script", "sentence"),
+    ("script", "error", "words"),
     [
-        (f"echo '{REFUSED}'; exit 1", r"could not fetch org\.example:postgres:99\.1: Unable to "),
-        ("echo The JAVA_HOME is not set >&2; exit 1", r"could not fetch .*: The JAVA_HOME is not "),
-        ("exit 1", "could not fetch"),
-        ("exit 0", "could not fetch"),
-        ("head -c 1000000 /dev/zero; echo; echo no jar", "could not fetch .*: no jar"),
+        (f"echo '{REFUSED}'; exit 1", ServerError, r"org\.example:postgres:99\.1: Unable to "),
+        ("echo The JAVA_HOME is not set >&2; exit 1", ServerError, "fetch .*: The JAVA_HOME is "),
+        ("exit 1", ServerError, "could not fetch"),
+        ("exit 0", ServerError, "could not fetch"),
+        ("head -c 1000000 /dev/zero; echo; echo no jar", ServerError, "fetch .*: no jar"),
+        ("echo '[ERROR] cp: No space left on device'; exit 1", SpaceError, "no space left"),
     ],
 )
-def test_a_maven_that_fails_is_quoted(mirror: Mirror, script: str, sentence: str) -> None:
+def test_a_maven_that_fails_is_quoted(
+    mirror: Mirror, script: str, error: type[StudyError], words: str
+) -> None:
     mirror.does(script)
-    with pytest.raises(ServerError, match=sentence) as caught:
+    with pytest.raises(error, match=words) as caught:
         fetch("99")
     assert "\n" not in str(caught.value)
     assert "Help 1" not in str(caught.value)
     assert mirror.cache == []
-
-
-def test_a_full_disk_says_where_to_go(mirror: Mirror) -> None:
-    mirror.does("echo '[ERROR] cp: No space left on device'; exit 1")
-    with pytest.raises(SpaceError, match="no space left"):
-        fetch("99")
 
 
 def test_an_interrupted_fetch_leaves_nothing_running(mirror: Mirror) -> None:
@@ -362,14 +345,6 @@ def test_an_interrupted_fetch_leaves_nothing_running(mirror: Mirror) -> None:
     while psutil.pid_exists(number) and is_alive(psutil.Process(number)):
         time.sleep(0.01)
     assert mirror.cache == []
-
-
-def test_a_cache_that_others_can_change_is_not_used(mirror: Mirror) -> None:
-    fetch("99")
-    releases.releases_dir().chmod(0o777)
-    with pytest.raises(ServerError, match=r"Other accounts can change .* set PGSTUDIES_CACHE"):
-        fetch("99")
-    assert len(mirror.fetched) == 1
 
 
 def entry(name: str, **more: Any) -> tuple[tarfile.TarInfo, bytes]:
@@ -404,10 +379,7 @@ def packed(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
     [
         (packed(entry("../outside"), *PROGRAMS), r"\.\./outside would be written elsewhere"),
         (packed(entry("/tmp/outside"), *PROGRAMS), "/tmp/outside would be written elsewhere"),
-        (
-            packed(link("a", ".."), entry("a/b"), *PROGRAMS),
-            "outside|a/b would be written",
-        ),
+        (packed(link("a", ".."), entry("a/b"), *PROGRAMS), "outside|a/b would be written"),
         (packed(link("a", "b"), entry("a/b"), *PROGRAMS), "a/b would be written elsewhere"),
         (packed(link("a", "b"), entry("a"), *PROGRAMS), "a would be written elsewhere"),
         (packed(link("a", "../../etc/passwd"), *PROGRAMS), "outside|is a link to"),
@@ -437,7 +409,10 @@ def test_a_jar_as_expected_that_is_no_release_is_refused(
     assert {path.name for path in made} <= {"repository", "org", "example", "postgres", "99.1", JAR}
 
 
-def test_a_jar_with_a_link_for_a_member_is_refused(mirror: Mirror) -> None:
+def test_a_jar_without_its_member_or_with_a_link_for_it_is_refused(mirror: Mirror) -> None:
+    mirror.publishes(packed(*PROGRAMS), zipfile.ZipInfo("other.txz"))
+    with pytest.raises(ServerError, match=r"99\.1 cannot be unpacked: .*postgres\.txz"):
+        fetch("99")
     member = zipfile.ZipInfo("postgres.txz")
     member.external_attr = 0o120777 << 16
     mirror.publishes(b"/etc/passwd", member)
@@ -458,12 +433,6 @@ def test_a_jar_that_was_cut_is_refused(mirror: Mirror, cut: int) -> None:
     with pytest.raises(ServerError, match=r"99\.1 cannot be unpacked: "):
         fetch("99")
     assert mirror.cache == []
-
-
-def test_a_jar_without_its_member_is_refused(mirror: Mirror) -> None:
-    mirror.publishes(packed(*PROGRAMS), zipfile.ZipInfo("other.txz"))
-    with pytest.raises(ServerError, match=r"99\.1 cannot be unpacked: .*postgres\.txz"):
-        fetch("99")
 
 
 def test_each_machines_build_is_exchanged_for_its_own_newest(mirror: Mirror) -> None:
@@ -552,7 +521,7 @@ def test_a_newer_jar_without_its_member_changes_nothing(mirror: Mirror) -> None:
 def test_nothing_that_others_can_change_is_run(below: str) -> None:
     changed = fetch("99") / below
     changed.chmod(changed.stat().st_mode | 0o002)
-    with pytest.raises(ServerError, match=r"Other accounts can change"):
+    with pytest.raises(ServerError, match=r"Other accounts can change .* set PGSTUDIES_CACHE"):
         find_binaries("99")
 
 
@@ -582,9 +551,7 @@ def test_a_program_that_was_replaced_is_not_run(name: str) -> None:
     program = fetch("99") / "bin" / name
     program.write_text("#!/bin/sh\necho 'postgres (PostgreSQL) 99.7'\n")
     program.chmod(0o755)
-    with pytest.raises(
-        ServerError, match=r"have changed since they were stored: remove the directory"
-    ):
+    with pytest.raises(ServerError, match="have changed since they were stored"):
         find_binaries("99")
 
 
@@ -592,7 +559,7 @@ def test_a_cache_that_cannot_be_made_names_the_variable(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGSTUDIES_CACHE", str(mirror.calls / "below-a-file"))
-    with pytest.raises(SpaceError, match="set PGSTUDIES_CACHE to a directory that you may"):
+    with pytest.raises(SpaceError, match="set PGSTUDIES_CACHE"):
         fetch("99")
 
 
@@ -633,6 +600,7 @@ def test_every_release_starts_restarts_and_stops(release: Release) -> None:
         exe = Path(psutil.Process(server.postmaster_pid).exe())
         assert exe == release.directory / "bin" / "postgres"
         with server.connect() as c:
+            assert c.execute("SHOW data_checksums").fetchone() == ("on",)  # as 18 by default
             c.execute("CREATE TABLE t AS SELECT generate_series(1, 1000) AS i")
             counters = StatementCounters(c).read()
             assert (counters.buffers_hit or 0) > 0
@@ -672,9 +640,8 @@ def test_all_that_a_study_does_is_possible_on_the_oldest_release() -> None:
             assert values["scan", "buffers_read"] > 80
             assert ("scan", "cpu_s") in values
             assert ("scan", "wal_bytes") not in values
-        assert dict(server.nondefault_settings().select("name", "value").rows())["work_mem"] == (
-            "8192"
-        )
+        settings = dict(server.nondefault_settings().select("name", "value").rows())
+        assert settings["work_mem"] == "8192"
         pgbench = server.capabilities.pgbench
         assert pgbench is not None
         done = subprocess.run(

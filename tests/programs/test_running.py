@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 import psutil
@@ -10,7 +11,7 @@ import pytest
 
 from pgservers.errors import StudyError
 from pgservers.programs.running import NO_PROCESSES, build_environment, run_with_us
-from tests.servers_at_hand import is_alive, wait_until_dead
+from tests.servers_at_hand import wait_until_dead
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
 def shell(script: str, where: Path) -> tuple[int, str, str]:
     done = run_with_us(["sh", "-c", script], cwd=where, environment=build_environment())
     return done.returncode, done.stdout.decode(), done.stderr.decode()
-
-
-def test_what_it_says_and_how_it_ends_are_told(tmp_path: Path) -> None:
-    assert shell("echo out; echo error >&2; exit 3", tmp_path) == (3, "out\n", "error\n")
 
 
 def test_it_reads_nothing_and_others_cannot_change_what_it_makes(tmp_path: Path) -> None:
@@ -34,16 +31,15 @@ def test_it_reads_nothing_and_others_cannot_change_what_it_makes(tmp_path: Path)
     assert (tmp_path / "made").stat().st_mode & 0o777 == 0o755
 
 
-def test_it_is_not_waited_for_where_its_shell_died(tmp_path: Path) -> None:
+def test_how_it_ends_is_told_also_where_its_shell_died(tmp_path: Path) -> None:
     """As when the shell could start nothing more."""
+    assert shell("echo out; echo error >&2; exit 3", tmp_path) == (3, "out\n", "error\n")
     assert shell("kill -KILL $PPID", tmp_path)[0] == -9
 
 
 def test_nothing_that_it_started_is_left(tmp_path: Path) -> None:
     _, told, _ = shell("sleep 1000 >/dev/null 2>&1 & echo $!", tmp_path)
-    left = [psutil.Process(int(told))] if psutil.pid_exists(int(told)) else []
-    assert wait_until_dead(left)
-    assert not any(map(is_alive, left))
+    assert wait_until_dead([psutil.Process(int(told))] if psutil.pid_exists(int(told)) else [])
 
 
 def test_where_nothing_can_be_started_a_sentence_says_so(
@@ -53,9 +49,8 @@ def test_where_nothing_can_be_started_a_sentence_says_so(
         raise BlockingIOError
 
     monkeypatch.setattr("subprocess.Popen", refuse)
-    with pytest.raises(StudyError) as caught:
+    with pytest.raises(StudyError, match=re.escape(NO_PROCESSES)):
         shell("true", tmp_path)
-    assert str(caught.value) == NO_PROCESSES
 
 
 def test_the_environment_is_a_short_list(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -13,7 +14,7 @@ from psycopg.rows import dict_row
 from tests.servers_at_hand import extended
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from pgservers.servers.managed import ManagedServer
@@ -48,10 +49,10 @@ def prepare(c: Connection, shape: tuple[int, ...], *more: Any) -> dict[str, int]
 def run(c: Connection, structure: str) -> dict[str, int]:
     """Load a structure and look all probes up; the extension checks how many are found."""
     loaded = row(c, "SELECT * FROM tidbench_load(%s)", [structure])
-    return loaded | row(c, "SELECT * FROM tidbench_look_up()", [])
+    return loaded | row(c, "SELECT * FROM tidbench_look_up()")
 
 
-def row(c: Connection, query: str, parameters: list[Any]) -> dict[str, int]:
+def row(c: Connection, query: str, parameters: Sequence[Any] = ()) -> dict[str, int]:
     with c.cursor(row_factory=dict_row) as cursor:
         found = cursor.execute(query, parameters).fetchone()
     assert found is not None
@@ -60,9 +61,16 @@ def row(c: Connection, query: str, parameters: list[Any]) -> dict[str, int]:
 
 def held_bytes(c: Connection) -> int:
     """Memory that the backend holds, all contexts together."""
-    found = c.execute("SELECT sum(total_bytes)::int8 FROM pg_backend_memory_contexts").fetchone()
-    assert found is not None
-    return int(found[0])
+    return row(c, "SELECT sum(total_bytes)::int8 AS held FROM pg_backend_memory_contexts")["held"]
+
+
+@contextmanager
+def cancelled(c: Connection, timeout: str) -> Iterator[None]:
+    """Expect that the server cancels a statement after this time."""
+    c.execute(f"SET statement_timeout = '{timeout}'")
+    with pytest.raises(errors.QueryCanceled):
+        yield
+    c.execute("RESET statement_timeout")
 
 
 def dead_tids(shape: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -77,8 +85,12 @@ def dead_tids(shape: tuple[int, ...]) -> list[tuple[int, int]]:
     ]
 
 
-def test_these_are_the_structures(c: Connection) -> None:
+def test_these_are_the_structures_and_no_other(c: Connection) -> None:
     assert c.execute("SELECT tidbench_structures()").fetchone() == ([NOTHING, *STRUCTURES],)
+    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="nothing is prepared"):
+        run(c, "array")
+    with pytest.raises(errors.UndefinedObject, match='there is no structure "btree"'):
+        run(c, "btree")
 
 
 @pytest.mark.parametrize(
@@ -97,10 +109,9 @@ def test_all_of_them_find_every_dead_row_and_no_other(
 ) -> None:
     """What is found is checked by the extension, which counts by arithmetic; and here, too."""
     dead = len(dead_tids(shape))
+    rows = shape[0] * shape[1] * shape[2]
     for shuffled in (True, False):
-        prepared = prepare(c, shape, 0, 3, shuffled)
-        rows = shape[0] * shape[1] * shape[2]
-        assert prepared == {
+        assert prepare(c, shape, 0, 3, shuffled) == {
             "dead_count": dead,
             "index_count": rows,
             "probe_count": rows,
@@ -199,7 +210,6 @@ def test_dead_rows_of_a_real_table(c: Connection) -> None:
         "FROM (SELECT array_agg(tid ORDER BY tid) AS tids FROM gone) a, gone, "
         "LATERAL tidbench_prepare_tids(tids, pg_relation_size('t') / 8192, 60) p "
         "GROUP BY 1, 2, 3, 4",
-        [],
     )
     assert prepared["dead_count"] == prepared["gone"] == prepared["expected_hits"] > 4000
     assert prepared["index_count"] == prepared["blocks"] * 60
@@ -263,13 +273,6 @@ def test_tids_that_mean_nothing_are_refused(c: Connection, tids: str, message: s
         c.execute("SELECT tidbench_prepare_tids(%s::tid[], 10, 20)", [tids])
 
 
-def test_what_is_not_there_is_named(c: Connection) -> None:
-    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="nothing is prepared"):
-        run(c, "array")
-    with pytest.raises(errors.UndefinedObject, match='there is no structure "btree"'):
-        run(c, "btree")
-
-
 def test_some_probes_at_a_time_are_all_of_them(c: Connection) -> None:
     expected = prepare(c, SPARSE, 1000, 5)["expected_hits"]
     for structure in STRUCTURES:
@@ -309,20 +312,16 @@ def test_a_lookup_that_is_cancelled_lets_go_of_its_memory(c: Connection, structu
     prepare(c, (4_000_000, 1, ROWS, 1, 100))
     c.execute("SELECT tidbench_load(%s)", [structure])
     before = held_bytes(c)
-    c.execute("SET statement_timeout = '100ms'")
-    with pytest.raises(errors.QueryCanceled):
+    with cancelled(c, "100ms"):
         c.execute("SELECT tidbench_look_up()")
-    c.execute("RESET statement_timeout")
     assert abs(held_bytes(c) - before) < 64 * 1024
 
 
 def test_a_load_that_is_cancelled_lets_go_of_its_memory(c: Connection) -> None:
     prepared = prepare(c, (100_000, 100, 1, 1000, 1100), 100)
     before = held_bytes(c)
-    c.execute("SET statement_timeout = '20ms'")
-    with pytest.raises(errors.QueryCanceled):
+    with cancelled(c, "20ms"):
         run(c, "hash")
-    c.execute("RESET statement_timeout")
     assert abs(held_bytes(c) - before) < 64 * 1024
     assert run(c, "radix")["hits"] == prepared["expected_hits"] > 0
 
@@ -331,10 +330,8 @@ def test_a_preparation_that_is_cancelled_leaves_nothing(c: Connection) -> None:
     prepare(c, SPARSE, 1)
     c.execute("SELECT tidbench_release()")
     before = held_bytes(c)
-    c.execute("SET statement_timeout = '20ms'")
-    with pytest.raises(errors.QueryCanceled):
+    with cancelled(c, "20ms"):
         prepare(c, (1_000_000, 100, 1, 1000, 1100), 90_000_000)
-    c.execute("RESET statement_timeout")
     assert held_bytes(c) <= before + 64 * 1024
     with pytest.raises(errors.ObjectNotInPrerequisiteState):
         run(c, "array")

@@ -41,128 +41,138 @@ MARK = '{"pgstudies": 1, "host": "h", "pid": 1, "started": "2026-11-22T00:00:00+
 SETTINGS = {"enable_seqscan": "off", "shared_buffers": "64MB", "max_parallel_workers": "8"}
 
 
+def asked(server: DsnServer | ManagedServer, query: str) -> list[Any]:
+    with server.connect() as c:
+        return c.execute(query.encode()).fetchall()
+
+
 def places(stranger: ManagedServer) -> list[str]:
-    with stranger.connect() as c:
-        rows = c.execute(
-            """
-            SELECT datname FROM pg_database WHERE datname ~ '^pgstudies_'
-            UNION ALL SELECT nspname FROM pg_namespace WHERE nspname ~ '^pgstudies_'
-            """
-        ).fetchall()
+    rows = asked(
+        stranger,
+        """
+        SELECT datname FROM pg_database WHERE datname ~ '^pgstudies_'
+        UNION ALL SELECT nspname FROM pg_namespace WHERE nspname ~ '^pgstudies_'
+        """,
+    )
     return [row[0] for row in rows]
 
 
-def users_table(stranger: ManagedServer) -> Any:
-    with stranger.connect() as c:
-        return c.execute(
-            """
-            SELECT pg_relation_filenode('public.testtab'),
-                   md5(string_agg(t::text, '' ORDER BY ctid)),
-                   array_agg(xmin::text)
-            FROM public.testtab t
-            """
-        ).fetchone()
+USERS_TABLE = """
+    SELECT pg_relation_filenode('public.testtab'),
+           md5(string_agg(t::text, '' ORDER BY ctid)),
+           array_agg(xmin::text)
+    FROM public.testtab t
+"""
 
 
-def build_testtab(server: DsnServer, built: list[int]) -> None:
-    built.append(1)
-    with server.connect() as c:
-        c.execute("DROP TABLE IF EXISTS testtab")
-        c.execute("CREATE TABLE testtab AS SELECT generate_series(1, 10) AS i")
+def restore_ten(server: DsnServer, settings: Mapping[str, str] = {}) -> list[str]:
+    """Have ten rows in ``testtab``; returns how often it was built."""
+
+    def build() -> None:
+        built.append("testtab")
+        with server.connect() as c:
+            c.execute("DROP TABLE IF EXISTS testtab")
+            c.execute("CREATE TABLE testtab AS SELECT generate_series(1, 10) AS i")
+
+    built: list[str] = []
+    server.restore("ten", build, settings)
+    return built
 
 
 def test_a_users_table_of_the_same_name_is_never_touched(dsn: str, stranger: ManagedServer) -> None:
-    before = users_table(stranger)
-    built: list[int] = []
+    before = asked(stranger, USERS_TABLE)
     with reach(dsn, settings=SETTINGS) as server:
+        built: list[str] = []
         for _ in range(3):
-            server.restore("ten", lambda: build_testtab(server, built))
+            built += restore_ten(server)
             with server.connect() as c:
                 assert c.execute("SELECT count(*) FROM testtab").fetchone() == (10,)
                 c.execute("DELETE FROM testtab")
-        assert len(built) == (1 if isinstance(server._place, DatabasePlace) else 3)
-        assert len(places(stranger)) == (2 if isinstance(server._place, DatabasePlace) else 1)
-    assert users_table(stranger) == before
+        in_database = isinstance(server._place, DatabasePlace)
+        assert (len(built), len(places(stranger))) == ((1, 2) if in_database else (3, 1))
+    assert asked(stranger, USERS_TABLE) == before
     assert places(stranger) == []
 
 
-def test_which_place_depends_on_the_role(stranger: ManagedServer) -> None:
-    for role, database in ((BUILDER, True), (LESSER, False)):
-        with reach(dsn_of(stranger, role), settings={}) as server:
-            assert isinstance(server._place, DatabasePlace) is database
-            assert server.capabilities.has("superuser") is False
-            assert server.capabilities.has("checkpoint") is False
+@pytest.mark.parametrize("role", ["postgres", BUILDER, LESSER])
+def test_the_role_decides_the_place_and_what_may_be_had(role: str, stranger: ManagedServer) -> None:
+    timing, is_superuser = {"track_io_timing": "on"}, role == "postgres"
+    with reach(dsn_of(stranger, role), settings=timing) as server:
+        assert isinstance(server._place, DatabasePlace) is (role != LESSER)
+        assert server.capabilities.has("superuser") is is_superuser
+        assert server.capabilities.has("checkpoint") is is_superuser
+        if is_superuser:
+            assert "pg_buffercache" in server.capabilities.contrib
+            assert server.unmet_settings == {}
+        else:
+            assert server.unmet_settings == {"track_io_timing": ("on", "off")}
+            with pytest.raises(CannotRun, match="setting track_io_timing needs a superuser"):
+                server.restore("ten", lambda: None, timing)
 
 
 def test_session_settings_hold_and_others_are_told(dsn: str) -> None:
     with reach(dsn, settings=SETTINGS) as server:
-        with server.connect() as c:
-            assert c.execute("SHOW enable_seqscan").fetchone() == ("off",)
+        assert asked(server, "SHOW enable_seqscan") == [("off",)]
         assert server.unmet_settings == {"shared_buffers": ("64MB", "128MB")}
-
-
-def test_a_setting_already_at_its_value_is_met_in_any_unit(dsn: str) -> None:
-    with reach(dsn, settings={"shared_buffers": "131072kB"}) as server:
+    with reach(dsn, settings={"shared_buffers": "131072kB"}) as server:  # which it has, in MB
         assert server.unmet_settings == {}
 
 
-def test_an_arm_that_needs_a_restart_is_refused_with_the_reason(dsn: str) -> None:
-    with reach(dsn, settings={}) as server:
-        with pytest.raises(CannotRun, match="setting shared_buffers needs a restart of the server"):
-            server.restore("ten", lambda: None, {"shared_buffers": "1GB"})
-        server.restore("ten", lambda: build_testtab(server, []), {"enable_hashjoin": "off"})
-        with server.connect() as c:
-            assert c.execute("SHOW enable_hashjoin").fetchone() == ("off",)
+def test_an_arm_that_cannot_have_its_settings_is_refused_with_the_reason(dsn: str) -> None:
+    with reach(dsn) as server:
+        for name, value, reason in (
+            ("shared_buffers", "1GB", "setting shared_buffers needs a restart"),
+            ("work_mem", "many", "work_mem.*many"),
+            ("work_mem", "-5", "-5.*work_mem"),
+        ):
+            with pytest.raises(CannotRun, match=reason):
+                server.restore("ten", lambda: None, {name: value})
+        restore_ten(server, {"enable_hashjoin": "off"})
+        assert asked(server, "SHOW enable_hashjoin") == [("off",)]
 
 
-@pytest.mark.parametrize(
-    ("address", "elsewhere"),
-    [("", False), ("127.0.0.1", False), ("::1", False), ("203.0.113.9", True)],
-)
 def test_whether_it_is_on_another_machine_is_told_by_its_address(
-    dsn: str, monkeypatch: pytest.MonkeyPatch, address: str, elsewhere: bool
+    dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(psycopg.ConnectionInfo, "hostaddr", address)
-    with reach(dsn, settings={}) as server:
-        assert server_facts(server)["elsewhere"] is elsewhere
+    known = {"": False, "127.0.0.1": False, "::1": False, "203.0.113.9": True}
+    with reach(dsn) as server:
+        for address, elsewhere in known.items():
+            monkeypatch.setattr(psycopg.ConnectionInfo, "hostaddr", address)
+            assert server_facts(server)["elsewhere"] is elsewhere
 
 
 def test_the_password_is_shown_nowhere(dsn: str) -> None:
-    with reach(dsn, settings={}) as server:
-        assert "p@ss" not in server.spec
-        assert "p%40ss" not in server.spec
-        assert "pgstudies" in server.spec
+    with reach(dsn) as server:
+        spec = server.spec
     with pytest.raises(ServerError) as error:
-        reach(dsn.replace("%2Fw0rd", "wrong"), settings={})
-    assert "p%40ss" not in str(error.value)
-    assert "p@ss" not in str(error.value)
+        reach(dsn.replace("%2Fw0rd", "wrong"))
+    assert "pgstudies" in spec
+    for said in (spec, str(error.value)):
+        assert "p@ss" not in said
+        assert "p%40ss" not in said
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "reason"),
     [
-        (("a%20password", "another"), "it refuses the password: check the user and the password"),
-        (
-            ("/pgstudies", "/no_such_database"),
-            "it has no such database: create it, or name another",
-        ),
-        ((":5432", ":5499"), "it does not answer: start it, or check host and port"),
+        (("a%20password", "another"), "it refuses the password"),
+        (("/pgstudies", "/no_such_database"), "it has no such database"),
+        ((":5432", ":5499"), "it does not answer"),
     ],
 )
 def test_a_server_that_does_not_let_us_in_says_what_to_check(
-    stranger: ManagedServer, change: tuple[str, str], sentence: str
+    stranger: ManagedServer, change: tuple[str, str], reason: str
 ) -> None:
-    wrong = dsn_of(stranger, BUILDER).replace(*change)
-    with pytest.raises(ServerError, match="No connection to postgresql://dba@") as error:
-        serve(wrong)
-    assert sentence in str(error.value)
+    said = f"No connection to postgresql://dba@.*: {reason}"
+    with pytest.raises(ServerError, match=said) as error:
+        serve(dsn_of(stranger, BUILDER).replace(*change))
     assert error.value.exit_code == 3
 
 
 def test_a_role_without_any_right_is_told_what_to_grant(stranger: ManagedServer) -> None:
     with stranger.connect() as c:
         c.execute(f"CREATE ROLE nothing LOGIN PASSWORD '{PASSWORD}'")
-    with pytest.raises(ServerError, match="grant it CREATEDB, or CREATE on that database"):
+    with pytest.raises(ServerError, match="CREATEDB"):
         serve(dsn_of(stranger, "nothing"))
 
 
@@ -175,8 +185,8 @@ def test_something_foreign_under_our_name_is_left_alone(
         c.execute(f"CREATE SCHEMA {name}")
         c.execute(f"CREATE DATABASE {name}")
     try:
-        with pytest.raises(ServerError, match="that pgstudies did not make: rename it, then run"):
-            reach(dsn, settings={})
+        with pytest.raises(ServerError, match="that pgstudies did not make"):
+            reach(dsn)
         assert places(stranger) == [name] * 2
     finally:
         with stranger.connect() as c:
@@ -185,24 +195,23 @@ def test_something_foreign_under_our_name_is_left_alone(
 
 
 def test_what_a_killed_run_left_is_dropped_by_the_next(dsn: str, stranger: ManagedServer) -> None:
-    dead = reach(dsn, settings={})
-    dead.restore("ten", lambda: build_testtab(dead, []))
+    dead = reach(dsn)
+    restore_ten(dead)
     dead.close_connections()
     dead._keeper.close()  # as the kernel does when a process dies
     atexit.unregister(dead.close)
     left = places(stranger)
     assert len(left) >= 1
-    with reach(dsn, settings={}) as server:
+    with reach(dsn) as server:
         assert set(places(stranger)) & set(left) == set()
         assert places(stranger) == [server.place]
 
 
 def test_two_runs_at_once_do_not_see_each_other(dsn: str, stranger: ManagedServer) -> None:
-    with reach(dsn, settings={}) as one, reach(dsn, settings={}) as two:
+    with reach(dsn) as one, reach(dsn) as two:
         assert len(places(stranger)) == 2
-        one.restore("ten", lambda: build_testtab(one, []))
-        with two.connect() as c:
-            assert c.execute("SELECT to_regclass('testtab')").fetchone() == (None,)
+        restore_ten(one)
+        assert asked(two, "SELECT to_regclass('testtab')") == [(None,)]
 
 
 OURS = f"pgstudies_0123abcd{_checksum('0123abcd')}"
@@ -232,7 +241,7 @@ def test_a_name_like_ours_without_our_mark_is_not_ours(
         c.execute(sql.SQL("CREATE {kind} {name}").format(**names))
         try:
             c.execute(sql.SQL("COMMENT ON {kind} {name} IS {comment}").format(**names))
-            with reach(dsn, settings={}):
+            with reach(dsn):
                 assert name in places(stranger)
         finally:
             c.execute(sql.SQL("DROP {kind} {name}").format(**names))
@@ -308,7 +317,7 @@ def test_a_database_of_ours_is_closed_to_everybody_else_from_its_beginning(
             c.execute("SELECT pg_reload_conf()")
         with reach(dsn_of(server, BUILDER)) as ours:
             require_closed(ours.place)
-            ours.restore("ten", lambda: build_testtab(ours, []))
+            restore_ten(ours)
             require_closed(ours.place)
     assert len(refused) == 5
     assert "is not currently accepting connections" in refused[0]
@@ -351,7 +360,7 @@ def test_where_the_role_may_reset_them_no_statistics_of_statements_are_left(
         counted.execute("SELECT 1 AS of_a_user")
         with reach(dsn_of(stranger, role)) as server:
             for _ in range(2):
-                server.restore("ten", lambda: build_testtab(server, []))
+                restore_ten(server)
         found = counted.execute(LEFT, [oid[0]]).fetchone()
         assert found
         assert found[2] == 1
@@ -366,10 +375,9 @@ def test_a_superuser_leaves_none_in_a_database_without_the_view(stranger: Manage
         c.execute("DROP EXTENSION pg_stat_statements")
     with reach(dsn_of(stranger, "postgres")) as server:
         oid = server._ask("SELECT oid FROM pg_database WHERE datname = %s", server.place)
-        server.restore("ten", lambda: build_testtab(server, []))
-        with server.connect() as c:
-            query = "SELECT count(*) FROM pg_stat_statements WHERE dbid = %s"
-            assert c.execute(query, [oid]).fetchone() == (0,)
+        restore_ten(server)
+        query = f"SELECT count(*) FROM pg_stat_statements WHERE dbid = {oid}"
+        assert asked(server, query) == [(0,)]
     with stranger.connect() as c:
         c.execute("CREATE EXTENSION pg_stat_statements")
 
@@ -384,7 +392,7 @@ def test_a_function_that_looks_like_the_reset_is_not_called(
     )
     counted.execute("SELECT pg_stat_statements_reset(0, 0, 0, false)")
     with reach(dsn_of(stranger, "postgres")) as server:
-        server.restore("ten", lambda: build_testtab(server, []))
+        restore_ten(server)
     found = counted.execute(LEFT, [10]).fetchone()
     assert found
     assert found[:2] == (0, 0)
@@ -415,7 +423,7 @@ def test_a_database_that_autovacuum_is_at_work_in_is_dropped(stranger: ManagedSe
             )
         while c.execute(at_work, [server.place]).fetchone() is None:
             time.sleep(0.1)
-        server.restore("ten", lambda: build_testtab(server, []))
+        restore_ten(server)
     assert places(stranger) == []
 
 
@@ -426,10 +434,9 @@ def test_a_database_that_is_in_use_is_left_to_the_next_run(
     with reach(dsn_of(stranger, BUILDER)) as server:
         first = server.place
         with stranger.connect(dbname=first):  # a superuser, whom our role may not put out
-            server.restore("ten", lambda: build_testtab(server, []))
+            restore_ten(server)
             assert server.place != first
-            with server.connect() as c:
-                assert c.execute("SELECT count(*) FROM testtab").fetchone() == (10,)
+            assert asked(server, "SELECT count(*) FROM testtab") == [(10,)]
             server.close()
             assert places(stranger) == [first]
     assert f"database {first} stays until the next run there" in caplog.text
@@ -474,7 +481,7 @@ def test_client_programs_reach_our_place_by_its_environment(dsn: str) -> None:
         pgbench = server.capabilities.pgbench
         if pgbench is None:
             pytest.skip("there is no pgbench")
-        server.restore("ten", lambda: build_testtab(server, []))
+        restore_ten(server)
         done = subprocess.run(
             [pgbench, "-n", "-t", "1", "-f", "/dev/stdin"],
             input="SELECT 1 / (count(*) = 10)::int FROM testtab;",
@@ -486,37 +493,12 @@ def test_client_programs_reach_our_place_by_its_environment(dsn: str) -> None:
     assert "transactions actually processed: 1/1" in done.stdout
 
 
-def test_a_superuser_may_have_what_needs_one(stranger: ManagedServer) -> None:
-    asked = {"track_io_timing": "on"}
-    with reach(dsn_of(stranger, "postgres"), settings=asked) as server:
-        assert server.capabilities.has("superuser")
-        assert server.capabilities.has("checkpoint")
-        assert "pg_buffercache" in server.capabilities.contrib
-        assert server.unmet_settings == {}
-    with reach(dsn_of(stranger, BUILDER), settings=asked) as server:
-        assert server.unmet_settings == {"track_io_timing": ("on", "off")}
-        with pytest.raises(CannotRun, match="setting track_io_timing needs a superuser"):
-            server.restore("ten", lambda: None, asked)
-
-
 def test_no_setting_of_the_server_changes(dsn: str, stranger: ManagedServer) -> None:
-    def settings() -> list[Any]:
-        with stranger.connect() as c:
-            return (
-                c.execute("SELECT name, setting, source FROM pg_settings ORDER BY name").fetchall()
-                + c.execute("SELECT setdatabase, setconfig FROM pg_db_role_setting").fetchall()
-            )
-
-    before = settings()
+    queries = (
+        "SELECT name, setting, source FROM pg_settings ORDER BY name",
+        "SELECT setdatabase, setconfig FROM pg_db_role_setting",
+    )
+    before = [asked(stranger, query) for query in queries]
     with reach(dsn, settings=SETTINGS) as server:
-        server.restore("ten", lambda: build_testtab(server, []), {"enable_hashjoin": "off"})
-    assert settings() == before
-
-
-@pytest.mark.parametrize("value", ["many", "-5"])
-def test_a_value_that_a_setting_cannot_have_is_refused(dsn: str, value: str) -> None:
-    with (
-        reach(dsn) as server,
-        pytest.raises(CannotRun, match=f"work_mem.*{value}|{value}.*wor"),
-    ):
-        server.restore("ten", lambda: None, {"work_mem": value})
+        restore_ten(server, {"enable_hashjoin": "off"})
+    assert [asked(stranger, query) for query in queries] == before

@@ -56,15 +56,11 @@ class Holder:
         told = json.loads(self.process.stdout.readline())
         self.servers = [psutil.Process(pid) for pid in told["pids"]]
         self.watchdog = psutil.Process(told["watchdog"])
-        self.directory = run_base_path(base, told["directory"])
+        self.directory = Path(told["directory"])
 
     def end(self, how: signal.Signals) -> None:
         self.process.send_signal(how)
         self.process.wait()
-
-
-def run_base_path(base: Path, directory: str) -> Path:
-    return base / directory.rsplit("/", 1)[1]
 
 
 @pytest.fixture
@@ -81,12 +77,11 @@ def holder(run_base: Path) -> Iterator[Holder]:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_server_outlives_its_python(holder: Holder, how: signal.Signals) -> None:
     holder.end(how)
-    assert wait_until_dead(holder.servers)
-    assert wait_until_dead([holder.watchdog])
+    assert wait_until_dead([*holder.servers, holder.watchdog])
     assert not holder.directory.exists()
 
 
-def test_without_the_watchdog_the_next_start_cleans_up(holder: Holder, run_base: Path) -> None:
+def test_without_the_watchdog_the_next_start_cleans_up(holder: Holder) -> None:
     holder.watchdog.kill()
     assert wait_until_dead([holder.watchdog])
     holder.end(signal.SIGKILL)
@@ -95,7 +90,6 @@ def test_without_the_watchdog_the_next_start_cleans_up(holder: Holder, run_base:
     with serve("embedded"):
         assert wait_until_dead(holder.servers)
     assert not holder.directory.exists()
-    del run_base
 
 
 STARTING = """
@@ -123,7 +117,7 @@ def test_a_server_that_was_told_to_nobody_ends_with_who_was_starting_it(run_base
     told = json.loads(done.stdout)
     with suppress(psutil.NoSuchProcess):
         assert wait_until_dead([psutil.Process(told["pid"])])
-    directory = run_base_path(run_base, told["directory"])
+    directory = Path(told["directory"])
     until = time.monotonic() + 60
     while directory.exists():
         assert time.monotonic() < until
@@ -176,15 +170,20 @@ def test_a_live_run_is_left_alone(managed: ManagedServer, run_base: Path) -> Non
     assert is_alive(psutil.Process(managed.postmaster_pid))
 
 
-def test_directories_of_others_are_left_alone(tmp_path: Path) -> None:
-    """Without a lock file it is not ours, whatever it is called."""
-    foreign = tmp_path / "s-0badcafe"
-    (foreign / "data").mkdir(parents=True)
-    (foreign / "data" / "precious").write_text("1")
-    (tmp_path / "other").mkdir()
+def test_directories_and_links_of_others_are_left_alone(tmp_path: Path) -> None:
+    """Without a lock file of its own it is not ours, whatever it is called."""
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    precious = run / "s-0badcafe" / "data" / "precious"
+    precious.parent.mkdir(parents=True)
+    precious.write_text("1")
+    (run / "other").mkdir()
+    elsewhere.mkdir()
+    (elsewhere / "owner.lock").touch()
+    (run / "s-00000002").symlink_to(elsewhere)
 
-    assert sweep(tmp_path) == []
-    assert (foreign / "data" / "precious").read_text() == "1"
+    assert sweep(run) == []
+    assert precious.read_text() == "1"
+    assert (elsewhere / "owner.lock").exists()
 
 
 def test_a_process_number_used_again_is_not_taken_for_the_server(tmp_path: Path) -> None:
@@ -282,21 +281,9 @@ def test_a_run_that_ends_in_initdb_leaves_no_shared_memory(
 ) -> None:
     base = run_base / "killed"
     base.mkdir(mode=0o711)
+    command = ["unshare", "--ipc", "--mount", "sh", "-c", IN_A_NAMESPACE, "sh"]
     done = subprocess.run(
-        [
-            "unshare",
-            "--ipc",
-            "--mount",
-            "sh",
-            "-c",
-            IN_A_NAMESPACE,
-            "sh",
-            sys.executable,
-            "-c",
-            KILLED_IN_INITDB,
-            when,
-            how,
-        ],
+        [*command, sys.executable, "-c", KILLED_IN_INITDB, when, how],
         env={**os.environ, "PGSTUDIES_RUN_DIR": str(base)},
         capture_output=True,
         text=True,
@@ -307,13 +294,3 @@ def test_a_run_that_ends_in_initdb_leaves_no_shared_memory(
         pytest.skip(f"no namespace to be alone in: {done.stderr.strip()}")
     ours = [line for line in done.stdout.splitlines() if not line.startswith("pgstudies-tests-")]
     assert ours == []
-
-
-def test_a_link_in_the_place_of_a_run_is_left_alone(tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "owner.lock").touch()
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "s-00000002").symlink_to(elsewhere)
-    assert sweep(tmp_path / "run") == []
-    assert (elsewhere / "owner.lock").exists()

@@ -68,20 +68,30 @@ def read_of(server: ManagedServer, query: str = "SELECT count(d) FROM wide") -> 
     with Trial(server, Arm("plain"), block=1) as trial:
         trial.execute("SET max_parallel_workers_per_gather = 0")
         trial.timed("select", query)
-        return (
-            float(next(row["value"] for row in rows_of(trial) if row["metric"] == "read_bytes"))
-            / 8192
-        )
+        read = next(row["value"] for row in rows_of(trial) if row["metric"] == "read_bytes")
+    return float(read) / 8192
+
+
+def disk_of(server: ManagedServer) -> SlowDisk:
+    assert server.slow_disk is not None
+    return server.slow_disk
 
 
 FEW = 256
 """Pages of the catalog that a session may read besides, or of the table that are in its buffers."""
 
 
-def test_a_page_is_read_from_the_modelled_disk_once(wide: ManagedServer) -> None:
+def test_what_the_modelled_disk_reads(wide: ManagedServer) -> None:
+    """A page once, nothing that a statement spills, and nothing without limits."""
+    before = disk_of(wide).bytes_read
+    with wide.connect() as connection:
+        connection.execute("SELECT count(d) FROM wide")
+    assert disk_of(wide).bytes_read == before
+    spilled = "SELECT count(*) FROM (SELECT repeat('y', 1000) FROM generate_series(1, 30000)) q(y)"
     with limited(wide, bytes_per_second=10**9):
         assert ROWS - FEW <= read_of(wide) <= ROWS + FEW
         assert read_of(wide) <= FEW
+        assert read_of(wide, f"{spilled} GROUP BY y || random() LIMIT 1") <= FEW
 
 
 def test_a_small_modelled_memory_does_not_keep_a_large_table(wide: ManagedServer) -> None:
@@ -102,15 +112,13 @@ def test_the_modelled_disk_is_as_slow_as_it_is_told(wide: ManagedServer) -> None
     sixty = "SELECT count(d) FROM wide WHERE i IN (SELECT g * 60 FROM generate_series(1, 60) g)"
     begin = time.monotonic()
     with limited(wide, reads_per_second=200):
-        assert (
-            60 <= read_of(wide, sixty) < ROWS / 2
-        )  # what is read here and there has no read-ahead
+        # What is read here and there has no read-ahead.
+        assert 60 <= read_of(wide, sixty) < ROWS / 2
     assert time.monotonic() - begin >= 60 / 200
 
 
 def test_an_answer_of_the_modelled_disk_is_on_its_way_for_the_latency(wide: ManagedServer) -> None:
-    disk = wide.slow_disk
-    assert disk
+    disk = disk_of(wide)
     before, begin = disk.busy_s, time.monotonic()
     with limited(wide, bytes_per_second=10**9, latency_s=0.02):
         read_of(wide, "SELECT d FROM wide WHERE ctid = '(3000,1)'")
@@ -118,37 +126,21 @@ def test_an_answer_of_the_modelled_disk_is_on_its_way_for_the_latency(wide: Mana
     assert disk.busy_s - before < 0.1  # it is at work only while it reads
 
 
-def test_without_limits_the_modelled_disk_is_not_there(wide: ManagedServer) -> None:
-    assert wide.slow_disk is not None
-    before = wide.slow_disk.bytes_read
-    with wide.connect() as connection:
-        connection.execute("SELECT count(d) FROM wide")
-    assert wide.slow_disk.bytes_read == before
-
-
-def test_what_a_statement_spills_is_not_on_the_modelled_disk(wide: ManagedServer) -> None:
-    spilled = "SELECT count(*) FROM (SELECT repeat('y', 1000) FROM generate_series(1, 30000)) q(y)"
-    with limited(wide, bytes_per_second=10**9):
-        assert read_of(wide, f"{spilled} GROUP BY y || random() LIMIT 1") <= FEW
-
-
 def test_sessions_and_servers_begun_meanwhile_are_limited(wide: ManagedServer) -> None:
     with limited(wide, memory_bytes=ROWS * 8192 * 2):
         assert read_of(wide) >= ROWS - FEW
         wide.restart()
         assert read_of(wide) <= FEW
-    assert wide.slow_disk is not None
-    assert not wide.slow_disk.limited
+    assert not disk_of(wide).limited
 
 
 def test_each_server_has_a_modelled_disk_of_its_own(wide: ManagedServer) -> None:
     with wide.another() as other:
         other.restore("wide", lambda: None)
         with limited(other, bytes_per_second=10**9):
-            before = wide.slow_disk and wide.slow_disk.bytes_read
+            before = disk_of(wide).bytes_read
             assert read_of(other) >= ROWS - FEW
-        assert wide.slow_disk
-        assert wide.slow_disk.bytes_read == before
+        assert disk_of(wide).bytes_read == before
 
 
 def test_a_session_killed_while_it_waits_leaves_the_disk_to_others(wide: ManagedServer) -> None:
@@ -175,18 +167,30 @@ def test_a_program_that_the_server_starts_knows_of_no_modelled_disk(
     assert "PGSTUDIES_SLOW_DISK" not in file.read_text()
 
 
-@pytest.mark.parametrize("name", ["reads_per_second", "bytes_per_second", "memory_bytes"])
-@pytest.mark.parametrize("value", [0, -5])
-def test_a_limit_is_a_positive_number(modelled: ManagedServer, name: str, value: int) -> None:
-    wrong: dict[str, Any] = {name: value}
-    with pytest.raises(StudyError, match=f"{name} is {value}: give"), limited(modelled, **wrong):
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"reads_per_second": 0}, "reads_per_second is 0: give a number above 0"),
+        ({"bytes_per_second": -5}, "bytes_per_second is -5: give a number above 0"),
+        ({"memory_bytes": 0}, "memory_bytes is 0: give a number above 0"),
+        ({"seek_s": -0.001}, "seek_s is -0.001: give a number above 0"),
+        ({"latency_s": 0}, "latency_s is 0: give a number above 0"),
+        ({"drive_bytes": -1}, "drive_bytes is -1: give 0 or more"),
+        ({"scheduler": Scheduler(0, 0.01)}, "slice_s is 0: give a number above 0"),
+        ({"scheduler": Scheduler(0.1, -1)}, "idle_s is -1: give a number above 0"),
+    ],
+)
+def test_a_limit_is_a_positive_number(
+    modelled: ManagedServer, wrong: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(StudyError, match=words), limited(modelled, **wrong):
         pass
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"io_method": "io_uring"}, "io_uring bypasses a modelled disk: choose worker"),
+        ({"io_method": "io_uring"}, "io_uring bypasses a modelled disk"),
         ({"debug_io_direct": "data, wal"}, "direct I/O .* bypasses a modelled page cache"),
     ],
 )
@@ -198,19 +202,16 @@ def test_reads_that_pass_the_model_by_are_refused(
         pass
 
 
-def test_a_server_is_limited_once_at_a_time(modelled: ManagedServer) -> None:
+def test_a_server_is_limited_once_at_a_time_and_within_its_table_of_pages(
+    modelled: ManagedServer,
+) -> None:
+    with pytest.raises(CannotRun, match="at most 16 GB"), limited(modelled, memory_bytes=2**35):
+        pass
     with (
         limited(modelled, memory_bytes=10**7),
         pytest.raises(CannotRun, match="limited already"),
         limited(modelled, memory_bytes=10**7),
     ):
-        pass
-
-
-def test_a_modelled_memory_larger_than_its_table_of_pages_is_refused(
-    modelled: ManagedServer,
-) -> None:
-    with pytest.raises(CannotRun, match="at most 16 GB"), limited(modelled, memory_bytes=2**35):
         pass
 
 
@@ -228,8 +229,7 @@ def page(number: int) -> str:
 
 def taken(server: ManagedServer, *queries: str) -> tuple[int, int, float]:
     """Bytes, seeks and seconds that statements of one session take of the modelled disk."""
-    disk = server.slow_disk
-    assert disk
+    disk = disk_of(server)
     with server.connect() as connection:
         connection.execute("SET max_parallel_workers_per_gather = 0")
         for query in queries:  # planned before, so that nothing of the catalog is read
@@ -237,25 +237,22 @@ def taken(server: ManagedServer, *queries: str) -> tuple[int, int, float]:
         before = disk.bytes_read, disk.seeks, disk.busy_s
         for query in queries:
             connection.execute(query)
-        return (
-            disk.bytes_read - before[0],
-            disk.seeks - before[1],
-            disk.busy_s - before[2],
-        )
+        read, seeks = disk.bytes_read - before[0], disk.seeks - before[1]
+        return read, seeks, disk.busy_s - before[2]
 
 
-def test_scattered_pages_take_a_seek_each(wide: ManagedServer) -> None:
+@pytest.mark.parametrize(
+    ("pages", "read", "seeks"),
+    [(SCATTERED, len(SCATTERED), len(SCATTERED)), ([500, 501, 500], 2, 1)],
+    ids=["scattered", "one that follows"],
+)
+def test_pages_take_a_seek_each_unless_they_follow(
+    wide: ManagedServer, pages: list[int], read: int, seeks: int
+) -> None:
     with accounted(wide, **DRIVE):
-        read, seeks, busy_s = taken(wide, *map(page, SCATTERED))
-    assert (read, seeks) == (len(SCATTERED) * 8192, len(SCATTERED))
-    assert busy_s == pytest.approx(seeks * 0.01 + read / 80e6)
-
-
-def test_a_page_that_follows_takes_no_seek(wide: ManagedServer) -> None:
-    with accounted(wide, **DRIVE):
-        read, seeks, busy_s = taken(wide, page(500), page(501), page(500))
-    assert (read, seeks) == (2 * 8192, 1)
-    assert busy_s == pytest.approx(0.01 + 2 * 8192 / 80e6)
+        found = taken(wide, *map(page, pages))
+    assert found[:2] == (read * 8192, seeks)
+    assert found[2] == pytest.approx(seeks * 0.01 + read * 8192 / 80e6)
 
 
 def test_a_scan_is_accounted_for_by_its_bytes(wide: ManagedServer) -> None:
@@ -305,8 +302,7 @@ def test_turns_spare_seeks(wide: ManagedServer) -> None:
     """Two sessions that jump between two places, and wait for one another or not."""
 
     def seeks(scheduler: Scheduler | None) -> int:
-        disk = wide.slow_disk
-        assert disk
+        disk = disk_of(wide)
         with (
             limited(wide, seek_s=0.002, bytes_per_second=50 * 10**6, scheduler=scheduler),
             wide.connect() as one,
@@ -322,22 +318,6 @@ def test_turns_spare_seeks(wide: ManagedServer) -> None:
             return disk.seeks - before
 
     assert 2 * seeks(CFQ) < seeks(None)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"seek_s": -0.001}, "seek_s is -0.001: give a number above 0"),
-        ({"drive_bytes": -1}, "drive_bytes is -1: give 0 or more"),
-        ({"scheduler": Scheduler(0, 0.01)}, "slice_s is 0: give a number above 0"),
-        ({"scheduler": Scheduler(0.1, -1)}, "idle_s is -1: give a number above 0"),
-    ],
-)
-def test_a_drive_that_cannot_be_is_refused(
-    modelled: ManagedServer, wrong: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(StudyError, match=words), limited(modelled, **wrong):
-        pass
 
 
 @pytest.mark.parametrize("wrong", [{"seek_s": -1}, {"bytes_per_second": 0}])
@@ -370,28 +350,25 @@ def test_the_library_compiles_without_a_warning(tmp_path: Path) -> None:
     subprocess.run([*compiler, *flags, "-o", tmp_path / "library.so", source], check=True)
 
 
-def test_without_a_compiler_the_reason_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CC", "/nowhere/cc")
-    with embedded({"fsync": "off"}, "modelled") as server:
-        reason = server.capabilities.reason("limits")
-        assert reason == "there is no /nowhere/cc, which the variable CC names"
-
-
-def test_a_path_that_cannot_be_preloaded_is_told(
-    run_base: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("hindrance", "reason"),
+    [
+        ("no compiler", "there is no /nowhere/cc"),
+        ("a space in the path", "without a space or a colon"),
+        ("static programs", "linked statically"),
+    ],
+)
+def test_why_there_is_no_modelled_disk_is_told(
+    run_base: Path, monkeypatch: pytest.MonkeyPatch, hindrance: str, reason: str
 ) -> None:
-    monkeypatch.setenv("PGSTUDIES_CACHE", str(run_base / "a cache"))
+    if hindrance == "no compiler":
+        monkeypatch.setenv("CC", "/nowhere/cc")
+    elif hindrance == "a space in the path":
+        monkeypatch.setenv("PGSTUDIES_CACHE", str(run_base / "a cache"))
+    else:
+        monkeypatch.setattr(SlowDisk, "environment", lambda _, __, before: before)
     with embedded({"fsync": "off"}, "modelled") as server:
-        reason = str(server.capabilities.reason("limits"))
-        assert "without a space or a colon" in reason
-
-
-def test_programs_that_load_no_library_are_told_by_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As static ones do not."""
-    monkeypatch.setattr(SlowDisk, "environment", lambda _, __, before: before)
-    with embedded({"fsync": "off"}, "modelled") as server:
-        reason = str(server.capabilities.reason("limits"))
-        assert "load no library in front of their reads: they are linked statically" in reason
+        assert reason in str(server.capabilities.reason("limits"))
 
 
 # The kernel's limits
@@ -455,16 +432,11 @@ def test_the_kernel_has_no_seeks(able: ManagedServer) -> None:
 
 
 @pytest.mark.root
-def test_an_error_meanwhile_takes_the_limit_away(able: ManagedServer) -> None:
+def test_neither_an_error_nor_a_stop_meanwhile_leaves_a_group(able: ManagedServer) -> None:
     able.restore("empty", lambda: None)
     with pytest.raises(KeyboardInterrupt), limited(able, reads_per_second=100):
         raise KeyboardInterrupt
     assert groups(able.postmaster_pid) == []
-
-
-@pytest.mark.root
-def test_a_server_that_stops_meanwhile_leaves_no_group(able: ManagedServer) -> None:
-    able.restore("empty", lambda: None)
     pid = able.postmaster_pid
     with limited(able, reads_per_second=100):
         able.stop()
@@ -479,21 +451,13 @@ def test_an_external_server_is_left_alone(stranger: ManagedServer) -> None:
             pass
 
 
-def test_a_system_without_cgroups_says_so(managed_on_disk: ManagedServer, tmp_path: Path) -> None:
-    reason = reason_no_limits(
-        managed_on_disk.data_directory, managed_on_disk.postmaster_pid, tmp_path
-    )
-    assert reason is not None
-    assert "no cgroups that limit reads and memory" in reason
-
-
-def test_files_on_no_disk_of_this_machine_cannot_be_slow(
+def test_a_system_without_cgroups_or_a_disk_says_so(
     managed_on_disk: ManagedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    where = managed_on_disk.data_directory, managed_on_disk.postmaster_pid
+    assert "no cgroups" in str(reason_no_limits(*where, tmp_path))
     monkeypatch.setattr(disks, "DEVICES", tmp_path)
-    assert "not on a disk" in str(
-        reason_no_limits(managed_on_disk.data_directory, managed_on_disk.postmaster_pid)
-    )
+    assert "not on a disk" in str(reason_no_limits(*where))
 
 
 def test_version_2_is_asked_in_its_own_words(

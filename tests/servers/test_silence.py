@@ -12,7 +12,8 @@ import pytest
 from pgservers import foreign
 from pgservers.addresses import Address
 from pgservers.errors import ServerError
-from pgservers.servers.dsn import DsnServer, foreign_session
+from pgservers.servers.dsn import DsnServer
+from pgservers.servers.foreign_sessions import foreign_session
 from pgservers.servers.serve import require_server
 from tests.silent_servers import (
     SILENT,
@@ -42,12 +43,18 @@ def session(address: str) -> ForeignSession:
     return foreign_session(Address.parse(address).parts, "there")
 
 
+def begin(line: Line) -> dict[str, str]:
+    """Let a session in, and answer its first query as it must be; returns what it asked for."""
+    asked = line.startup()
+    line.send(STARTED)
+    line.query()
+    line.send(answer(1, row("")))
+    return asked
+
+
 @pytest.mark.parametrize("behaviour", SILENT)
 def test_a_server_that_does_not_answer_is_given_up(behaviour: Callable[[Line], None]) -> None:
-    with (
-        serving(behaviour) as address,
-        pytest.raises(ServerError, match=r"^No connection to there: it does not answer in time"),
-    ):
+    with serving(behaviour) as address, pytest.raises(ServerError, match="not answer in time"):
         session(address)
 
 
@@ -69,20 +76,15 @@ def test_psycopg_alone_waits_for_a_first_answer_for_ever() -> None:
 @pytest.mark.parametrize("behaviour", [silent_at_the_first_query, endless_rows])
 def test_every_command_asks_a_silent_server_in_that_way(behaviour: Callable[[Line], None]) -> None:
     with serving(behaviour) as address:
-        for ask in (
-            lambda: require_server(address),
-            lambda: DsnServer(Address.parse(address)),
-        ):
-            with pytest.raises(ServerError, match="it does not answer in time"):
-                ask()
+        with pytest.raises(ServerError, match="not answer in time"):
+            require_server(address)
+        with pytest.raises(ServerError, match="not answer in time"):
+            DsnServer(Address.parse(address))
 
 
 def test_a_later_answer_has_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     def behave(line: Line) -> None:
-        line.startup()
-        line.send(STARTED)
-        line.query()
-        line.send(answer(1, row("")))
+        begin(line)
         line.wait()
 
     monkeypatch.setattr(foreign, "_LONGEST_S", 0.5)
@@ -95,13 +97,7 @@ def test_a_later_answer_has_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) 
 
 def test_an_answer_has_a_limit_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def behave(line: Line) -> None:
-        line.startup()
-        line.send(STARTED)
-        line.query()
-        line.send(answer(1, row("")))
-        endless_rows_after(line)
-
-    def endless_rows_after(line: Line) -> None:
+        begin(line)
         line.query()
         line.send(answer(1)[: -len(b"C\0\0\0\x0dSELECT 1\0Z\0\0\0\x05I")])
         line.send_for_ever(row("x" * 1000))
@@ -117,10 +113,7 @@ def test_limits_are_in_the_start_up_packet_and_in_the_socket() -> None:
     packets: list[dict[str, str]] = []
 
     def behave(line: Line) -> None:
-        packets.append(line.startup())
-        line.send(STARTED)
-        line.query()
-        line.send(answer(1, row("")))
+        packets.append(begin(line))
         line.wait()
 
     with serving(behave) as address:
@@ -149,8 +142,5 @@ def test_without_the_mend_rows_of_another_width_end_in_a_traceback(
 
 
 def test_a_pooler_that_takes_no_settings_is_told_apart() -> None:
-    with (
-        serving(pooler) as address,
-        pytest.raises(ServerError, match=r"pooler there refuses .*: give the address of"),
-    ):
+    with serving(pooler) as address, pytest.raises(ServerError, match="pooler there refuses"):
         session(address)

@@ -1,4 +1,4 @@
-"""Records of somebody else: what they name is shown, and neither run, read nor connected to."""
+"""Records of others: what they name is shown, and neither run, read nor connected to."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import pytest
 
 from pgapps.execution import replaying, run
 from pgapps.execution.run import run_study
-from pgapps.scorecard.judging import digest_of
+from pgapps.scorecard.judging import digest_of, write_verdicts
 from pgservers import paths
 from pgservers.errors import NotebookError, StudyError
 from pgservers.files import existing_directory
 from pgstudies.records.reading import find_record, read_info, read_record
-from pgstudies.records.verdicts import read_verdicts
+from pgstudies.records.verdicts import checksum, read_verdicts
 from pgstudies.records.writing import RecordWriter, write_whole
 from pgstudies.rooms import study_module
 from tests import made_up
@@ -30,7 +30,7 @@ from tests import made_up
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-REFERENCE = Path(paths.ROOT / "data" / "records")
+REFERENCE = paths.ROOT / "data" / "records"
 
 WATCH = """
 import os, sys
@@ -59,7 +59,7 @@ def look(event, args):
 
 sys.addaudithook(look)
 """
-"""What is done before anything else in a kernel: it notes, and forbids, what reaches out."""
+"""Runs first in a kernel: it notes and forbids all that reaches out."""
 
 
 @pytest.fixture
@@ -97,6 +97,11 @@ def watched(place: Path, record: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYTHONPATH", str(hook))
     monkeypatch.setenv("PATH", "")
     return noted
+
+
+def replayed(study: str, record: Path | str, page: Path) -> Path | None:
+    """Replay a record into ``page``; returns the record that this rests on."""
+    return run_study(study, replay=record, output=page, terminal=io.StringIO()).record
 
 
 def of_releases(place: Path, *releases: str) -> Path:
@@ -144,12 +149,6 @@ def smallest(study: str) -> Path:
 
 STUDIES = ("cluster_order", "dead_tuples", "hash_index", "io_method", "mvcc_catalog", "sync_scans")
 
-KINDS: dict[str, Callable[[Path], Path]] = {
-    "releases": lambda _: max((REFERENCE / "releases").iterdir()),
-    "workload": of_workload,
-}
-KINDS |= {s: (lambda _, study=s: smallest(study)) for s in (*STUDIES, "instrument")}  # type: ignore[misc]
-
 SLOW = [pytest.param(study, marks=pytest.mark.thorough) for study in (*STUDIES, "instrument")]
 
 
@@ -159,12 +158,12 @@ def test_a_replay_of_every_kind_of_record_reaches_nothing_outside_of_it(
     study: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a machine without PostgreSQL; ``releases`` is the newest, which names directories."""
-    record = KINDS[study](place)
+    if study == "workload":
+        record = of_workload(place)
+    else:
+        record = max((REFERENCE / study).iterdir()) if study == "releases" else smallest(study)
     noted = watched(place, record, monkeypatch)
-    done = run_study(
-        study, replay=record, output=place / "out" / "page.ipynb", terminal=io.StringIO()
-    )
-    assert done.record == record
+    assert replayed(study, record, place / "out" / "page.ipynb") == record
     assert noted.read_text() == ""
 
 
@@ -175,14 +174,12 @@ def test_programs_that_a_record_names_are_words(place: Path) -> None:
     record = of_releases(place, str(theirs))
     shutil.move(place / "bin", theirs)
     page = place / "page.ipynb"
-    done = run_study("releases", replay=record, output=page, terminal=io.StringIO())
-    assert done.record == record
+    assert replayed("releases", record, page) == record
     assert not marker.exists()
-    assert str(theirs) in page.read_text(), "a reader sees what was named"
-    # What the page did when it made its arms of the record's parameters:
-    study_module("releases", "arms").arms(
-        server="", releases=read_record(record).parameters["releases"]
-    )
+    assert str(theirs) in page.read_text(), "a reader sees the name"
+    # These programs are run if the page makes its arms of the record's parameters.
+    named = read_record(record).parameters["releases"]
+    study_module("releases", "arms").arms(server="", releases=named)
     assert set(marker.read_text().split()) >= {"initdb", "postgres", "pg_config"}
 
 
@@ -215,29 +212,21 @@ def test_a_kernel_of_a_replay_can_start_no_program_and_open_no_connection(
     assert marker.exists() or "refused" in said or "No such file" in said
 
 
-def with_cell(rooms: Path, source: str) -> None:
-    """Let the study ``swept`` do this at its end."""
-    file = rooms / "swept" / "swept.ipynb"
-    document = json.loads(file.read_text())
-    cell = document["cells"][-1] | {"source": source, "id": "more"}
-    file.write_text(json.dumps(document | {"cells": [*document["cells"], cell]}))
-
-
 def test_a_study_that_runs_a_program_in_a_replay_is_stopped(
     place: Path, rooms: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marker = place / "marker"
-    with_cell(rooms, f"import subprocess\nsubprocess.run(['touch', {str(marker)!r}], check=True)")
+    file = rooms / "swept" / "swept.ipynb"
+    document = json.loads(file.read_text())
+    source = f"import subprocess\nsubprocess.run(['touch', {str(marker)!r}], check=True)"
+    document["cells"].append(document["cells"][-1] | {"source": source, "id": "more"})
+    file.write_text(json.dumps(document))
     record = made_up.swept_record(place / "theirs", "db1")
-
-    def replay() -> None:
-        run_study("swept", replay=record, output=place / "page.ipynb", terminal=io.StringIO())
-
     with pytest.raises(NotebookError, match=r"a replay starts no program and opens no connection"):
-        replay()
+        replayed("swept", record, place / "page.ipynb")
     assert not marker.exists()
     monkeypatch.setattr(replaying, "__name__", "ipykernel_launcher")
-    replay()
+    replayed("swept", record, place / "page.ipynb")
     assert marker.exists()
 
 
@@ -251,8 +240,7 @@ def test_modules_that_lie_in_a_record_are_not_imported(
     for name in ("ipykernel_launcher", "ipykernel", "pgapps", "polars", "vl_convert"):
         (record / f"{name}.py").write_text(f"open({str(marker)!r}, 'a').write('{name} ')\n")
     monkeypatch.chdir(record)
-    done = run_study("swept", replay=".", output=place / "page.ipynb", terminal=io.StringIO())
-    assert done.record == record
+    assert replayed("swept", ".", place / "page.ipynb") == record
     assert not marker.exists()
     subprocess.run([sys.executable, "-m", "ipykernel_launcher"], check=True)  # as Jupyter has it
     assert marker.read_text() == "ipykernel_launcher "
@@ -392,9 +380,6 @@ def test_a_digest_is_of_the_records_own_files_alone(rooms: Path) -> None:
 
 
 def test_verdicts_beside_a_record_name_types_and_no_functions(tmp_path: Path) -> None:
-    from pgapps.scorecard.judging import write_verdicts  # noqa: PLC0415
-    from pgstudies.records.verdicts import checksum  # noqa: PLC0415
-
     file = write_verdicts(tmp_path / "verdicts.json", pl.DataFrame({"claim": ["a"]}), "mark")
     assert read_verdicts(file)["claim"].to_list() == ["a"]
     document = json.loads(file.read_text())

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("private", "on_disk")
 
 
 def checked(notebook: Path) -> list[str]:
-    """What the cells print that say of themselves that every run prints the same."""
+    """The output of the cells that are tagged as printing the same in every run."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     return [
         "".join(output["text"])
@@ -50,9 +50,7 @@ def skip_what_is_not_counted_here(study: str) -> None:
         with embedded({}, "modelled") as server:
             reason = server.capabilities.reason("limits")
         if reason:
-            skip_but_not_in_ci(
-                f"the study ran, and none of its arms with a small memory did: {reason}"
-            )
+            skip_but_not_in_ci(f"the study ran without its arms of a small memory: {reason}")
 
 
 QUICKEST = ("cluster_order", "releases")

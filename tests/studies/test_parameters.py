@@ -1,4 +1,4 @@
-"""Parameters: what a notebook declares, and the sentence for every value that cannot be."""
+"""Parameters: what a notebook declares, and the sentence for every wrong value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from pgstudies.rooms import find_room, rooms
 from tests.made_up import ROOMS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 PARAMETERS = declared(ROOMS / "well" / "well.ipynb")
@@ -36,12 +35,6 @@ DEFAULTS = {
 
 def values(**given: object) -> dict[str, Any]:
     return checked("well", PARAMETERS, given)
-
-
-def complaint(given: Mapping[str, object]) -> str:
-    with pytest.raises(StudyError) as caught:
-        checked("well", PARAMETERS, given)
-    return str(caught.value)
 
 
 def notebook(path: Path, cell: str) -> Path:
@@ -66,9 +59,8 @@ def test_a_declaration_is_read_whole() -> None:
 
 def test_a_notebook_without_the_cell_has_no_parameters() -> None:
     assert declared(ROOMS / "no_parameters" / "no_parameters.ipynb") == ()
-    with pytest.raises(StudyError) as caught:
+    with pytest.raises(StudyError, match="no_parameters has no parameters, so rows cannot be set"):
         checked("no_parameters", (), {"rows": 1})
-    assert str(caught.value) == "no_parameters has no parameters, so rows cannot be set."
 
 
 @pytest.mark.parametrize(
@@ -86,18 +78,24 @@ def test_an_assignment_over_several_lines_keeps_its_comment(cell: str, tmp_path:
     assert parameter.limits == "a, b or c"
 
 
-def test_a_list_may_be_empty_if_its_default_is(tmp_path: Path) -> None:
-    given = declared(notebook(tmp_path / "n.ipynb", "more: list[str] = []  # more arms [a|b]"))
-    assert checked("n", given, {"more": ""}) == {"more": []}
-    assert checked("n", given, {"more": "b"}) == {"more": ["b"]}
-    given_some = declared(notebook(tmp_path / "m.ipynb", 'more: list[str] = ["a"]  # arms [|a|b]'))
-    assert checked("m", given_some, {"more": ""}) == {"more": []}
-    assert given_some[0].limits == "a or b"
-    free = declared(notebook(tmp_path / "o.ipynb", 'more: list[str] = ["a"]  # arms [|]'))
-    assert checked("o", free, {"more": ""}) == {"more": []}
-    assert checked("o", free, {"more": "/x,b"}) == {"more": ["/x", "b"]}
-    with pytest.raises(StudyError, match=r"^n: more must be a or b, and ';DROP' is not\.$"):
-        checked("n", given, {"more": "';DROP'"})
+@pytest.mark.parametrize(
+    ("cell", "limits", "text", "value"),
+    [
+        ("more: list[str] = []  # more arms [a|b]", "a or b", "b", ["b"]),
+        ('more: list[str] = ["a"]  # arms [|a|b]', "a or b", "b", ["b"]),
+        ('more: list[str] = ["a"]  # arms [|]', "", "/x,b", ["/x", "b"]),
+    ],
+)
+def test_a_list_may_be_empty_if_its_default_is_or_its_limits_say_so(
+    cell: str, limits: str, text: str, value: list[str], tmp_path: Path
+) -> None:
+    known = declared(notebook(tmp_path / "n.ipynb", cell))
+    assert checked("n", known, {"more": ""}) == {"more": []}
+    assert checked("n", known, {"more": text}) == {"more": value}
+    if limits:
+        assert known[0].limits == limits
+        with pytest.raises(StudyError, match=r"^n: more must be a or b, and ';DROP' is not\.$"):
+            checked("n", known, {"more": "';DROP'"})
 
 
 STUDIES = [room.notebook for room in rooms().values()]
@@ -119,18 +117,11 @@ def test_every_parameter_of_every_study_has_help_and_limits(study: Path) -> None
 @pytest.mark.parametrize(
     ("cell", "problem"),
     [
-        ("rows = 1", "line 1 is not of the form `name: type = value  # comment`"),
-        ("import os", "line 1 is not of the form `name: type = value  # comment`"),
-        (
-            "rows: dict = {}",
-            "rows is of type dict, and a parameter is one of int, float, str, bool, list[int], "
-            "list[float], list[str]",
-        ),
+        ("rows = 1", "line 1 is not of the form `name: type = value"),
+        ("import os", "line 1 is not of the form `name: type = value"),
+        ("rows: dict = {}", "rows is of type dict, and a parameter is one of int, float, str,"),
         ("rows: int = 2 * n", "rows is not a plain value"),
-        (
-            "rows: int = 1.5",
-            "rows must be a whole number, such as 50_000, and 1.5 is not",
-        ),
+        ("rows: int = 1.5", "rows must be a whole number, such as 50_000, and 1.5 is not"),
         ("rows: int = 1  # rows [2..]", "rows must be at least 2, and 1 is not"),
         ('name: str = ""  # name [1..2]', "name is text, which has no range"),
     ],
@@ -139,7 +130,7 @@ def test_a_wrong_declaration_names_the_notebook(cell: str, problem: str, tmp_pat
     path = notebook(tmp_path / "wrong.ipynb", cell)
     with pytest.raises(StudyError) as caught:
         declared(path)
-    assert str(caught.value) == f"{path}, the cell of parameters: {problem}."
+    assert str(caught.value).startswith(f"{path}, the cell of parameters: {problem}")
 
 
 def test_a_file_that_is_no_notebook_is_said_to_be_none(tmp_path: Path) -> None:
@@ -190,50 +181,46 @@ def test_text_and_values_are_read_alike(name: str, given: object, value: object)
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "sentence"),
+    ("name", "given", "needs", "refused"),
     [
-        ("rows", "many", 'rows must be a whole number, such as 50_000, and "many" is not'),
-        ("rows", "1.5", 'rows must be a whole number, such as 50_000, and "1.5" is not'),
-        ("rows", "inf", 'rows must be a whole number, such as 50_000, and "inf" is not'),
-        ("rows", "", 'rows must be a whole number, such as 50_000, and "" is not'),
-        ("rows", True, "rows must be a whole number, such as 50_000, and True is not"),
-        ("rows", None, "rows must be a whole number, such as 50_000, and None is not"),
-        ("rows", "10", "rows must be at least 2000, and 10 is not"),
-        ("iterations", "11", "iterations must be between 1 and 10, and 11 is not"),
-        ("share", "much", 'share must be a number, such as 0.5, and "much" is not'),
-        ("share", "nan", "share must be between 0.0 and 1.0, and nan is not"),
-        ("cold", "perhaps", 'cold must be true or false, and "perhaps" is not'),
-        ("cold", 2, "cold must be true or false, and 2 is not"),
-        (
-            "starts",
-            "1,x",
-            'starts must be whole numbers with commas between, such as 1,2,3, and "x" is not',
-        ),
-        ("starts", "1,0", "starts must be at least 1, and 0 is not"),
-        ("starts", "", "starts must have at least one value"),
-        ("starts", [], "starts must have at least one value"),
-        ("starts", "1,2,1", "starts has 1 twice: give it once"),
-        (
-            "starts",
-            7,
-            "starts must be whole numbers with commas between, such as 1,2,3, and 7 is not",
-        ),
-        ("memory", "8", "memory must be between 16 and 1024 MB, and 8 is not"),
-        ("order", "sorted", "order must be random or fixed, and sorted is not"),
-        ("server", True, "server must be text, and True is not"),
+        *(("rows", text, "a whole number", f'"{text}"') for text in ("many", "1.5", "inf", "")),
+        ("rows", True, "a whole number", "True"),
+        ("rows", None, "a whole number", "None"),
+        ("rows", "10", "at least 2000", "10"),
+        ("iterations", "11", "between 1 and 10", "11"),
+        ("share", "much", "a number", '"much"'),
+        ("share", "nan", "between 0.0 and 1.0", "nan"),
+        ("cold", "perhaps", "true or false", '"perhaps"'),
+        ("cold", 2, "true or false", "2"),
+        ("starts", "1,x", "whole numbers with commas between", '"x"'),
+        ("starts", 7, "whole numbers with commas between", "7"),
+        ("starts", "1,0", "at least 1", "0"),
+        ("memory", "8", "between 16 and 1024 MB", "8"),
+        ("order", "sorted", "random or fixed", "sorted"),
+        ("server", True, "text", "True"),
     ],
 )
-def test_a_wrong_value_is_refused_in_one_sentence(name: str, given: object, sentence: str) -> None:
-    assert complaint({name: given}) == f"well: {sentence}."
+def test_a_wrong_value_is_refused_in_one_sentence(
+    name: str, given: object, needs: str, refused: str
+) -> None:
+    sentence = rf"^well: {name} must be {needs}(, such as [^ ]+)?, and {refused} is not\.$"
+    with pytest.raises(StudyError, match=sentence):
+        values(**{name: given})
 
 
-def test_an_unknown_name_is_answered_with_the_nearest_and_all() -> None:
-    everything = "rows, iterations, share, cold, starts, memory, order and server"
-    assert (
-        complaint({"row": 1})
-        == f"well has no parameter row; did you mean rows? It has {everything}."
-    )
-    assert complaint({"zzz": 1}) == f"well has no parameter zzz; it has {everything}."
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"starts": ""}, "at least one value"),
+        ({"starts": []}, "at least one value"),
+        ({"starts": "1,2,1"}, "starts has 1 twice"),
+        ({"row": 1}, r"did you mean rows\? It has rows, iterations, .* order and server\.$"),
+        ({"zzz": 1}, "no parameter zzz; it has rows, iterations"),
+    ],
+)
+def test_what_is_missing_repeated_or_unknown_is_named(given: dict[str, Any], what: str) -> None:
+    with pytest.raises(StudyError, match=what):
+        values(**given)
 
 
 def test_a_notebook_checks_its_own_globals(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,10 +239,9 @@ def test_a_notebook_that_was_given_a_password_says_so(
     study_parameters("well", DEFAULTS | {"server": "postgresql://me@db/x"})
     assert capsys.readouterr().err == ""
     study_parameters("well", DEFAULTS | {"server": "postgresql://me:hidden@db/x"})
-    assert capsys.readouterr().err == (
-        "This notebook now holds the password of the server: to keep it out, set "
-        "PGSTUDIES_SERVER to the address instead of the parameter server.\n"
-    )
+    said = capsys.readouterr().err
+    assert "now holds the password" in said
+    assert "hidden" not in said
 
 
 WORDS = st.one_of(

@@ -1,4 +1,4 @@
-"""The study as one object: what a notebook holds, and what can be explored with it."""
+"""The study object of a notebook: its parameters, arms, record, effects and verdicts."""
 
 from __future__ import annotations
 
@@ -36,19 +36,13 @@ def replayed(place: Path, monkeypatch: pytest.MonkeyPatch, **how: Any) -> pg.Stu
 
 
 @pytest.mark.usefixtures("place")
-def test_parameters_are_checked_and_take_their_place() -> None:
+def test_parameters_are_checked_and_may_not_change_before_measuring() -> None:
     namespace: dict[str, Any] = GIVEN | {"server": 17, "pause_s": "0.5"}
     study = pg.study("swept", namespace)
     assert (namespace["server"], namespace["pause_s"]) == ("17", 0.5)
     assert study.parameters.filter(parameter="twice")["value"].to_list() == ["true"]
     with pytest.raises(StudyError, match=r"between 0\.0 and 600\.0"):
         pg.study("swept", GIVEN | {"pause_s": 601})
-
-
-@pytest.mark.usefixtures("place")
-def test_a_parameter_that_was_changed_since_is_not_measured_with() -> None:
-    namespace = dict(GIVEN)
-    study = pg.study("swept", namespace)
     namespace["pause_s"] = 1.0
     with pytest.raises(StudyError, match=r"pause_s was changed: run the cells from pg\.study on"):
         study.measure(lambda *_: None, lambda *_: None, settings={})
@@ -64,20 +58,15 @@ def test_in_a_replay_the_arms_are_the_records(place: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("place")
-def test_arms_are_made_of_the_parameters_that_they_name() -> None:
+def test_before_measuring_arms_are_made_of_parameters_and_there_are_no_results() -> None:
     study = pg.study("swept", dict(GIVEN))
     assert study.arms()["arm"].to_list() == ["one", "two"]
     assert study._arms[1].options == {"rows": 2}
     study.arms(twice=False)
     assert study._arms[1].options == {"rows": 1}
-
-
-@pytest.mark.usefixtures("place")
-def test_what_is_not_there_yet_is_said_in_a_sentence() -> None:
-    study = pg.study("swept", dict(GIVEN))
-    with pytest.raises(StudyError, match="Nothing is measured yet: run the cell with"):
+    with pytest.raises(StudyError, match="Nothing is measured yet"):
         study.effects()
-    with pytest.raises(StudyError, match="Nothing is judged yet: run the cell with"):
+    with pytest.raises(StudyError, match="Nothing is judged yet"):
         study.answer()
 
 
@@ -99,6 +88,8 @@ def test_verdicts_are_shown_and_handed_to_the_run(
 ) -> None:
     study = replayed(place, monkeypatch)
     monkeypatch.setenv("PGSTUDIES_RUN_OPTIONS", f'{{"replies": "{place}"}}')
+    asked = study.claims().row(0, named=True)
+    assert (asked["claim"], asked["baseline"], asked["candidate"]) == ("twice", None, "two")
     shown = study.judge(study.effects(), conditions=lambda _: None)
     assert shown["verdict"].to_list() == ["holds"]
     told = Replies(place).verdicts
@@ -121,7 +112,7 @@ def test_two_runs_are_set_side_by_side(place: Path, monkeypatch: pytest.MonkeyPa
         study.compare_with(place / "nowhere")
 
 
-def test_the_page_tells_of_what_was_not_run(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_says_what_was_not_run(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = replayed(place, monkeypatch)
     assert "Everything was run." in study.summary(rows=2).data
     study.record.info["left_out"].append(

@@ -1,10 +1,9 @@
-"""Workloads of others: what they may not do, and what is not taken for loaded."""
+"""Workloads of others: what they cannot do, and what does not count as loaded."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,43 +45,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pgservers.servers.serve import Server
+    from tests.workload.conftest import Loaded
 
 pytestmark = pytest.mark.usefixtures("private")
 
 EVERYWHERE = ["embedded", "9.6", "14"]
 
 
-@pytest.fixture(scope="module")
-def guarded(run_base: Path) -> Iterator[ManagedServer]:
-    assert run_base.exists()
-    with unprivileged("embedded") as server:
-        yield server
-
-
 @pytest.fixture
 def marked(run_base: Path) -> Iterator[Path]:
-    """A file that is not there, where every account may make it."""
+    """A file that does not exist, in a directory where every account may create it."""
     place = run_base / "marked"
     place.mkdir()
     place.chmod(0o777)
     yield place / "file"
     shutil.rmtree(place)
-
-
-def unprivileged(release: str) -> ManagedServer:
-    require(release)
-    server = serve(release, settings={"fsync": "off"}, unprivileged=True)
-    assert isinstance(server, ManagedServer)
-    return server
-
-
-@contextmanager
-def loaded(server: ManagedServer, schema: Path) -> Iterator[Trial]:
-    server.restore("empty", lambda: None)
-    with Trial(server, Arm("plain"), block=0) as trial:
-        load(trial, Tables(schema))
-        vacuum(trial)
-        yield trial
 
 
 # What is refused before anything is started
@@ -158,18 +135,6 @@ def test_a_link_out_of_the_directory_is_not_followed(shop: Path, name: str) -> N
         read_workload(shop)
 
 
-def test_what_a_schema_includes_is_no_script_and_another_of_it_is_another_run(shop: Path) -> None:
-    (shop / "schema.sql").write_text("\\i more.sql\n\\copy t from rows.csv csv\n")
-    (shop / "more.sql").write_text("CREATE TABLE t (i int);\n")
-    (shop / "rows.csv").write_text("1\n")
-    found = read_workload(shop)
-    assert [script.name for script in found.scripts] == ["one"]
-    assert found.ignored == []
-    before = found.digest
-    (shop / "rows.csv").write_text("2\n")
-    assert read_workload(shop).digest != before
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -228,7 +193,9 @@ REACHES = [
 def test_a_role_without_rights_reaches_nothing_beyond_its_database(
     release: str, marked: Path
 ) -> None:
-    with unprivileged(release) as server:
+    require(release)
+    with serve(release, settings={"fsync": "off"}, unprivileged=True) as server:
+        assert isinstance(server, ManagedServer)
         assert not server.capabilities.has("superuser")
         assert server.environment()["PGUSER"] == GUEST
         with server.connect() as connection:
@@ -283,13 +250,18 @@ def test_the_same_would_do_harm_with_a_superusers_rights(marked: Path) -> None:
     assert marked.exists()
 
 
-def test_neither_loading_nor_trying_runs_anything(
-    guarded: ManagedServer, shop: Path, marked: Path
-) -> None:
+@pytest.fixture
+def evil(shop: Path, marked: Path) -> Path:
+    """A workload that would write the marked file."""
     (shop / "schema.sql").write_text(EVIL.replace("{marked}", str(marked)))
     (shop / "one.sql").write_text(SCRIPT)
-    workload = read_workload(shop)
-    with loaded(guarded, shop / "schema.sql") as trial:
+    return shop
+
+
+def test_neither_loading_nor_trying_runs_anything(loaded: Loaded, evil: Path, marked: Path) -> None:
+    workload = read_workload(evil)
+    with loaded(Tables(workload.schema)) as trial:
+        vacuum(trial)
         found = tried(trial, Tables(workload.schema), steps_of(workload), 0.01, options={})
         assert found["one"].transactions >= 1
         tell_loaded(trial)
@@ -300,17 +272,15 @@ def test_neither_loading_nor_trying_runs_anything(
     "release", ["embedded", *(pytest.param(r, marks=pytest.mark.thorough) for r in EVERYWHERE[1:])]
 )
 def test_counting_runs_nothing_with_the_rights_of_a_lone_backend(
-    release: str, shop: Path, marked: Path, run_base: Path
+    release: str, evil: Path, marked: Path, run_base: Path
 ) -> None:
     if reason := reason_no_valgrind():
         skip_but_not_in_ci(reason)
-    unprivileged(release).close()
-    (shop / "schema.sql").write_text(EVIL.replace("{marked}", str(marked)))
-    (shop / "one.sql").write_text(SCRIPT)
+    require(release)
     side = Side(release)
     request = Request(side, side, ("workload",), instructions=True)
-    # The first calls what would leave a mark.
-    units = list(statement_units("workload", release, {"directory": str(shop)}))[:1]
+    # Only the first: it calls the function that would write the file.
+    units = list(statement_units("workload", release, {"directory": str(evil)}))[:1]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pgapps.counting.counter.cache_dir", lambda: run_base / "counted")
         found = counted(request, units).units
@@ -350,15 +320,15 @@ def test_what_is_counted_cannot_take_rights(shop: Path, text: str) -> None:
     ],
 )
 def test_what_is_not_loaded_whole_is_not_loaded(
-    guarded: ManagedServer, shop: Path, text: str, said: str
+    loaded: Loaded, shop: Path, text: str, said: str
 ) -> None:
     (shop / "schema.sql").write_text(text)
     with pytest.raises(StudyError, match=said):
-        loaded(guarded, shop / "schema.sql").__enter__()
+        loaded(Tables(shop / "schema.sql")).__enter__()
 
 
 def test_what_was_loaded_is_said(
-    guarded: ManagedServer, shop: Path, capfd: pytest.CaptureFixture[str]
+    loaded: Loaded, shop: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (shop / "schema.sql").write_text(
         "CREATE TABLE t (i int);\nCOPY t FROM stdin;\n1\n2\n\\.\n"
@@ -366,7 +336,8 @@ def test_what_was_loaded_is_said(
     )
     (shop / "rows.csv").write_text('3,"a\n;b"\n4,\n5,x\n')
     (shop / "more.sql").write_text("INSERT INTO t VALUES (3);")
-    with loaded(guarded, shop / "schema.sql") as trial:
+    with loaded(Tables(shop / "schema.sql")) as trial:
+        vacuum(trial)
         tell_loaded(trial)
         assert "2 tables, 6 rows, " in capfd.readouterr().err
         assert {"tables", "rows", "size_bytes"} <= {value for row in trial.rows for value in row}
@@ -374,7 +345,7 @@ def test_what_was_loaded_is_said(
 
 
 def test_owners_roles_and_extensions_of_a_dump_are_made_or_passed_over(
-    guarded: ManagedServer, shop: Path, capfd: pytest.CaptureFixture[str]
+    loaded: Loaded, shop: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (shop / "schema.sql").write_text(
         "CREATE SCHEMA ext;\nCREATE EXTENSION pg_trgm WITH SCHEMA ext;\n"
@@ -384,19 +355,19 @@ def test_owners_roles_and_extensions_of_a_dump_are_made_or_passed_over(
         "COMMENT ON EXTENSION pg_trgm IS 'x';\nCREATE PUBLICATION p FOR ALL TABLES;\n"
         "ALTER DEFAULT PRIVILEGES FOR ROLE postgres GRANT SELECT ON TABLES TO web_app;\n"
     )
-    with loaded(guarded, shop / "schema.sql") as trial:
+    with loaded(Tables(shop / "schema.sql")) as trial:
         said = capfd.readouterr().err
         assert "The role app is made, without rights." in said
         assert "The role web_app is made, without rights." in said
         assert "Passed over: ALTER TABLE t OWNER TO postgres" in said
+        vacuum(trial)
         assert trial.value("SELECT count(*) FROM pg_roles WHERE rolsuper") == 1
 
 
-def test_a_user_mapping_is_no_role(guarded: ManagedServer, shop: Path) -> None:
+def test_a_user_mapping_is_no_role(guarded: ManagedServer, loaded: Loaded, shop: Path) -> None:
     (shop / "schema.sql").write_text("CREATE USER app;\nCREATE USER MAPPING FOR app SERVER far;\n")
-    why = r'line 2, fails .*server "far" does not exist'
-    with pytest.raises(StudyError, match=why), loaded(guarded, shop / "schema.sql"):
-        pass
+    with pytest.raises(StudyError, match=r'line 2, fails .*server "far" does not exist'):
+        loaded(Tables(shop / "schema.sql")).__enter__()
     with guarded.as_superuser() as connection:
         made = connection.execute("SELECT FROM pg_roles WHERE rolname = 'mapping'")
         assert made.rowcount == 0
@@ -404,15 +375,12 @@ def test_a_user_mapping_is_no_role(guarded: ManagedServer, shop: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "custom", "directory"])
 def test_a_dump_is_loaded_whole(
-    managed: ManagedServer, guarded: ManagedServer, shop: Path, kind: str
+    managed: ManagedServer, loaded: Loaded, shop: Path, kind: str
 ) -> None:
     with managed.connect() as connection:
-        connection.execute("DROP SCHEMA IF EXISTS kept CASCADE")
-        connection.execute("CREATE SCHEMA kept")
         connection.execute(
-            "CREATE TABLE kept.t AS SELECT i, 'a;''\\' || i s FROM generate_series(1, 500) i"
-        )
-        connection.execute(
+            "DROP SCHEMA IF EXISTS kept CASCADE; CREATE SCHEMA kept;"
+            "CREATE TABLE kept.t AS SELECT i, 'a;''\\' || i s FROM generate_series(1, 500) i;"
             "CREATE FUNCTION kept.f() RETURNS int BEGIN ATOMIC SELECT 1; SELECT 2; END"
         )
     name = {"plain": "schema.sql", "custom": "schema.dump", "directory": "schema"}[kind]
@@ -420,20 +388,20 @@ def test_a_dump_is_loaded_whole(
     pg_dump = managed.binaries.program("pg_dump")
     command = [str(pg_dump), f"--format={kind}", "--schema=kept", f"--file={shop / name}"]
     subprocess.run(command, check=True, env=managed.environment())
-    with loaded(guarded, read_workload(shop).schema or shop) as trial:
+    with loaded(Tables(read_workload(shop).schema)) as trial:
         assert trial.value("SELECT count(*) FROM kept.t WHERE s = 'a;''\\' || i") == 500
         assert trial.value("SELECT kept.f()") == 2
 
 
 def test_a_full_disk_is_told_as_such(
-    guarded: ManagedServer, shop: Path, monkeypatch: pytest.MonkeyPatch
+    loaded: Loaded, shop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise psycopg.errors.DiskFull("could not extend file: No space left on device")
 
     monkeypatch.setattr("pgapps.workload.loading._Loader._execute", full)
     with pytest.raises(SpaceError, match="No space left"):
-        loaded(guarded, shop / "schema.sql").__enter__()
+        loaded(Tables(shop / "schema.sql")).__enter__()
 
 
 # On a server of somebody else's
@@ -464,20 +432,14 @@ def test_a_server_that_lets_no_new_role_in_is_told(stranger: ManagedServer) -> N
     assert left_on(stranger) == []
 
 
+def on_its_database(command: str) -> str:
+    return f"DO $$ BEGIN EXECUTE format('{command}', current_database()); END $$;"
+
+
 LEAVES_A_DATABASE = "create/**/database left_behind;"
-
-KEEPS_ITS_DATABASE = (
-    "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I is_template true', current_database()); END $$;"
-)
-
-OPENS_ITS_DATABASE = (
-    "DO $$ BEGIN EXECUTE format('GRANT CONNECT ON DATABASE %I TO PUBLIC', current_database());"
-    " END $$;"
-)
-
-NAMES_ITS_DATABASE = (
-    "DO $$ BEGIN EXECUTE format('COMMENT ON DATABASE %I IS $x$x$x$', current_database()); END $$;"
-)
+KEEPS_ITS_DATABASE = on_its_database("ALTER DATABASE %I is_template true")
+OPENS_ITS_DATABASE = on_its_database("GRANT CONNECT ON DATABASE %I TO PUBLIC")
+NAMES_ITS_DATABASE = on_its_database("COMMENT ON DATABASE %I IS $x$x$x$")
 
 
 def left_on(server: ManagedServer) -> list[str]:
@@ -493,6 +455,13 @@ def left_on(server: ManagedServer) -> list[str]:
 def executed(server: Server, statement: str) -> None:
     with server.connect() as connection:
         connection.execute(statement.encode())
+
+
+def killed(server: Server) -> None:
+    """End the sessions of a run, as if it was killed."""
+    assert isinstance(server, DsnServer)
+    server.close_connections()
+    server._keeper.close()
 
 
 @pytest.mark.parametrize("role", ["postgres", MAKER])
@@ -528,8 +497,8 @@ def test_a_workload_on_an_address_owns_nothing_and_leaves_nothing(
             assert ",=" not in granted
             owns = "SELECT FROM pg_database WHERE pg_has_role(datdba, 'USAGE')"
             assert connection.execute(owns).rowcount == 0
-            rights = "SELECT FROM pg_roles WHERE rolname = current_user AND (rolcreatedb OR %s)"
-            assert connection.execute(rights, [False]).rowcount == 0
+            rights = "SELECT FROM pg_roles WHERE rolname = current_user AND rolcreatedb"
+            assert connection.execute(rights).rowcount == 0
             # What a schema needs of its own database, it has.
             connection.execute("CREATE TABLE public.t (i int); CREATE SCHEMA more")
             connection.execute("CREATE EXTENSION pg_trgm")
@@ -594,13 +563,9 @@ def test_what_a_run_leaves_is_told_by_name(
 def test_what_a_killed_run_made_for_a_workload_is_dropped_by_the_next(
     stranger: ManagedServer,
 ) -> None:
-    killed = serve(dsn_of(stranger, MAKER), unprivileged=True)
-    with killed.connect() as connection:
-        connection.execute("CREATE TABLE t (i int)")
-    killed.close_connections()
-    assert isinstance(killed, DsnServer)
-    keeper = getattr(killed, "_keeper")  # noqa: B009
-    keeper.close()
+    server = serve(dsn_of(stranger, MAKER), unprivileged=True)
+    executed(server, "CREATE TABLE t (i int)")
+    killed(server)
     assert len(left_on(stranger)) == 2
     with serve(dsn_of(stranger, MAKER), unprivileged=True):
         assert len(left_on(stranger)) == 2  # its own
@@ -635,8 +600,7 @@ def test_a_prepared_transaction_keeps_no_database(dies: bool) -> None:
         with serve(dsn_of(server, MAKER), unprivileged=True) as ours:
             executed(ours, "BEGIN; CREATE TABLE t (); PREPARE TRANSACTION 'p'")
             if dies:
-                ours.close_connections()
-                getattr(ours, "_keeper").close()  # noqa: B009
+                killed(ours)
                 serve(dsn_of(server, MAKER), unprivileged=True).close()
         assert left_on(server) == []
 
@@ -648,10 +612,9 @@ def test_what_sessions_look_through_is_not_chosen_by_a_databases_owner(
         connection.execute("ALTER DATABASE pgstudies SET search_path = evil, pg_catalog, public")
     try:
         with serve(dsn_of(stranger, BUILDER)) as server:
-            with server.connect() as session:
-                assert session.execute("SHOW search_path").fetchone() == ("public",)
-            with server.connect(dbname="pgstudies") as session:
-                assert session.execute("SHOW search_path").fetchone() == ("public",)
+            for session in (server.connect(), server.connect(dbname="pgstudies")):
+                with session:
+                    assert session.execute("SHOW search_path").fetchone() == ("public",)
             keeper = getattr(server, "_keeper")  # noqa: B009
             assert keeper.execute("SHOW search_path").fetchone() == ("",)
     finally:

@@ -3,50 +3,31 @@
 from __future__ import annotations
 
 import subprocess
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pgapps.workload.loading import Tables, lacking, load
+from pgapps.workload.loading import Tables, lacking
 from pgapps.workload.schema import contents
 from pgapps.workload.scripts import read_workload
 from pgservers.errors import StudyError
-from pgservers.servers.managed import ManagedServer
-from pgservers.servers.serve import serve
 from pgservers.terminal import notice_once
-from pgstudies.measuring.arms import Arm
-from pgstudies.measuring.trial import Trial
 from tests.servers_at_hand import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from pgservers.servers.managed import ManagedServer
+    from tests.workload.conftest import Loaded
+
 pytestmark = pytest.mark.usefixtures("private")
-
-
-@pytest.fixture(scope="module")
-def guarded(run_base: Path) -> Iterator[ManagedServer]:
-    assert run_base.exists()
-    server = serve("embedded", settings={"fsync": "off"}, unprivileged=True)
-    assert isinstance(server, ManagedServer)
-    with server:
-        yield server
 
 
 @pytest.fixture(autouse=True)
 def _told_again() -> None:
-    """What was said once, in another test, is said again."""
+    """A notice of another test is shown again."""
     notice_once.cache_clear()
-
-
-@contextmanager
-def loaded(server: ManagedServer, tables: Tables) -> Iterator[Trial]:
-    server.restore("empty", lambda: None)
-    with Trial(server, Arm("plain"), block=0) as trial:
-        load(trial, tables)
-        yield trial
 
 
 SHOP = """
@@ -75,13 +56,6 @@ def original(managed: ManagedServer) -> Iterator[ManagedServer]:
         connection.execute("DROP ROLE clerk")
 
 
-def dumped(server: ManagedServer, target: Path, *options: str) -> Path:
-    pg_dump = server.binaries.program("pg_dump")
-    command = [str(pg_dump), *options, f"--file={target}"]
-    subprocess.run(command, check=True, env=server.environment())
-    return target
-
-
 @pytest.mark.parametrize(
     ("options", "customers", "said"),
     [
@@ -95,7 +69,7 @@ def dumped(server: ManagedServer, target: Path, *options: str) -> Path:
 )
 def test_dumps_of_every_kind_are_loaded(  # noqa: PLR0917  (fixtures and a case)
     original: ManagedServer,
-    guarded: ManagedServer,
+    loaded: Loaded,
     shop: Path,
     capfd: pytest.CaptureFixture[str],
     options: list[str],
@@ -104,8 +78,9 @@ def test_dumps_of_every_kind_are_loaded(  # noqa: PLR0917  (fixtures and a case)
 ) -> None:
     (shop / "schema.sql").unlink()
     name = "schema.dump" if "-Fc" in options else "schema.sql"
-    dumped(original, shop / name, *options)
-    with loaded(guarded, Tables(read_workload(shop).schema)) as trial:
+    command = [str(original.binaries.program("pg_dump")), *options, f"--file={shop / name}"]
+    subprocess.run(command, check=True, env=original.environment())
+    with loaded(Tables(read_workload(shop).schema)) as trial:
         assert trial.value("SELECT count(*) FROM sales.orders") == 100
         if customers:
             assert trial.value("SELECT count(*) FROM sales.customers") == customers
@@ -114,21 +89,6 @@ def test_dumps_of_every_kind_are_loaded(  # noqa: PLR0917  (fixtures and a case)
     if not customers:
         assert "Passed over: ALTER TABLE ONLY sales.orders ADD CONSTRAINT" in told
         assert "Passed over: CREATE TRIGGER noted" in told
-
-
-def test_only_a_dump_may_make_a_database(shop: Path) -> None:
-    (shop / "schema.sql").write_text("CREATE DATABASE x;\n\\connect x\nCREATE TABLE t (i int);\n")
-    with pytest.raises(StudyError, match="line 1: CREATE DATABASE reaches beyond"):
-        contents(shop / "schema.sql")
-
-
-def test_rows_of_a_file_beside_a_dump_of_tables_are_loaded(
-    guarded: ManagedServer, shop: Path
-) -> None:
-    (shop / "schema.sql").write_text("CREATE TABLE t (i int);\n\\copy t FROM 'rows.csv' CSV\n")
-    (shop / "rows.csv").write_text("1\n2\n")
-    with loaded(guarded, Tables(shop / "schema.sql")) as trial:
-        assert trial.value("SELECT sum(i) FROM t") == 3
 
 
 WITH_EXTENSION = """
@@ -145,21 +105,21 @@ INSERT INTO kept VALUES (1);
 
 
 def test_an_extension_is_left_out_with_what_needs_it(
-    guarded: ManagedServer, shop: Path, capfd: pytest.CaptureFixture[str]
+    loaded: Loaded, shop: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     schema = shop / "schema.sql"
     schema.write_text(WITH_EXTENSION.format(extension="no_such_thing"))
     with pytest.raises(StudyError, match=r"line 2, .*-p without=no_such_thing"):
-        loaded(guarded, Tables(schema)).__enter__()
-    with loaded(guarded, Tables(schema, without=["no_such_thing"])) as trial:
+        loaded(Tables(schema)).__enter__()
+    with loaded(Tables(schema, without=["no_such_thing"])) as trial:
         assert trial.value("SELECT count(*) FROM kept") == 1
     said = capfd.readouterr().err
     for statement in ("CREATE EXTENSION no_such_thing", "CREATE TABLE gone", "COPY gone"):
         assert f"Passed over: {statement}" in said
     assert 'Passed over: CREATE INDEX ON gone (c) (relation "gone" does not exist)' in said
-    (shop / "schema.sql").write_text("CREATE TABLE gone (c nowhere_type);\n")
+    schema.write_text("CREATE TABLE gone (c nowhere_type);\n")
     with pytest.raises(StudyError, match='type "nowhere_type" does not exist'):
-        loaded(guarded, Tables(schema)).__enter__()
+        loaded(Tables(schema)).__enter__()
 
 
 def test_an_extension_that_one_side_lacks_is_named_with_that_side(shop: Path) -> None:
@@ -196,7 +156,7 @@ def test_rows_that_differ_each_time_are_seen(shop: Path, text: str, draws: str) 
 
 
 def test_rows_drawn_at_random_are_the_same_on_every_server(
-    guarded: ManagedServer, shop: Path, capfd: pytest.CaptureFixture[str]
+    loaded: Loaded, shop: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (shop / "schema.sql").write_text(
         "CREATE TABLE t (i int PRIMARY KEY, f float);\n"
@@ -206,9 +166,9 @@ def test_rows_drawn_at_random_are_the_same_on_every_server(
     query = "SELECT sum(f * i)::text FROM t"
     drawn = []
     for _ in range(3):
-        with loaded(guarded, tables) as trial:
+        with loaded(tables) as trial:
             drawn.append(trial.value(query))
     assert len(set(drawn)) == 1
     assert "are made once, for all servers: schema.sql, line 2, by random" in capfd.readouterr().err
-    with loaded(guarded, Tables(shop / "schema.sql")) as trial:
+    with loaded(Tables(shop / "schema.sql")) as trial:
         assert trial.value(query) != drawn[0]

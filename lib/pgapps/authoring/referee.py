@@ -8,9 +8,13 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
 from pgservers.errors import StudyError
 from pgservers.paths import records_dir
+from pgstudies.analysis.claims import claims, claims_changed, origins
 from pgstudies.parameters import declared
+from pgstudies.records.reading import infos_below, list_records, readable_records
 from pgstudies.rooms import TEMPLATE, find_room
 
 from ..counting.units import units
@@ -19,53 +23,45 @@ from ..execution.plan import plan, profiles_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pgstudies.parameters import Parameter
     from pgstudies.rooms import Room
 
-FEWEST_BLOCKS = 6
-"""Fewer give no interval, so nothing is judged."""
 
+_CLAIMED = r"^## What was claimed[^\n]*\n(.*?)(?=^## |\Z)"
 
 QUIET = {
     "autovacuum": "it works on the tables while arms are timed",
     "jit": "some arms may be compiled and others not",
     "max_parallel_workers_per_gather": "other processes take part, and are not pinned",
 }
-"""Settings of a study that is about none of them, and what happens where they are not set."""
+"""Settings that a study sets, unless it is about them, and what happens if it does not."""
 
 
 def unsaid(room: Room, cells: list[dict[str, Any]]) -> Iterator[str]:
     """What the page and its files do not say: source, link, claims and sizes."""
-    published, theirs = room.read("published.toml"), find_room(TEMPLATE).read("published.toml")
-    same = [
-        name for name in ("title", "author", "url", "note") if published.get(name) == theirs[name]
-    ]
+    template = find_room(TEMPLATE)
+    published, theirs = (each.read("published.toml") for each in (room, template))
+    same = [k for k in ("title", "author", "url", "note") if published.get(k) == theirs[k]]
     if published and same:
-        yield (
-            f"published.toml still has the {', '.join(same)} of the template: say whose numbers "
-            "these are."
-        )
+        named = ", ".join(same)
+        yield f"published.toml still has the {named} of the template: say whose numbers these are."
     if not published:
         yield "There is no published.toml: without published numbers nothing is set beside yours."
-    claimed = _section(cells, "What was claimed")
-    if "http" not in claimed and not (published.get("note") and "url" not in published):
+    section = re.search(_CLAIMED, _prose_of(cells), re.DOTALL | re.MULTILINE)
+    has_link = section is not None and "http" in section[1]
+    if not has_link and not (published.get("note") and "url" not in published):
         yield "'What was claimed' has no link to the post: readers want to check the quotation."
-    known = {entry["text"] for entry in find_room(TEMPLATE).read("claims.toml")["claim"]}
+    known = {entry["text"] for entry in template.read("claims.toml")["claim"]}
     for entry in room.read("claims.toml").get("claim", []):
         if entry.get("text") in known:
             yield f"The claim {entry['id']!r} is the template's."
-    sizes = room.about
-    if sizes.get("post") == find_room(TEMPLATE).about["post"]:
+    if room.about.get("post") == template.about["post"]:
         yield "sizes.toml still has the template's post: name the author and the year."
-    if "standard" not in sizes and "published" not in sizes:
+    if "standard" not in room.about and "published" not in room.about:
         yield "sizes.toml has no larger size: [published] is the one with the post's own numbers."
 
 
 def unjudged(study: str, cells: list[dict[str, Any]]) -> Iterator[str]:
-    """Claims that the newest record on this machine cannot judge, because they changed since."""
-    from pgstudies.analysis.claims import claims_changed, origins  # noqa: PLC0415
-    from pgstudies.records.reading import infos_below  # noqa: PLC0415
-
+    """What keeps claims from being judged: places without a value, the anchor, later changes."""
     yield from _misplaced(study, cells)
     anchor = origins()[study].anchor
     heads = re.findall(r"^#+ (.*)$", _prose_of(cells), re.MULTILINE)
@@ -111,8 +107,7 @@ def refused(room: Room, cells: list[dict[str, Any]]) -> Iterator[str]:
 def _asked_for(room: Room, cells: list[dict[str, Any]]) -> Iterator[str]:
     """Arguments of ``arms`` in arms.py that are neither parameters nor given by the notebook."""
     known = {parameter.name for parameter in declared(room.notebook)}
-    for call in _calls(cells, "study.arms"):
-        known |= {k.arg or "**" for k in call.keywords}
+    known |= {k.arg or "**" for call in _calls(cells, "study.arms") for k in call.keywords}
     file = room.directory / "arms.py"
     if "**" in known or not file.exists():
         return
@@ -123,9 +118,8 @@ def _asked_for(room: Room, cells: list[dict[str, Any]]) -> Iterator[str]:
                 plain = [*node.args.posonlyargs, *node.args.args]
                 asked = plain[: len(plain) - len(node.args.defaults)]
                 asked += [argument for argument, default in given if default is None]
-                for name in (argument.arg for argument in asked):
-                    if name not in known:
-                        yield f"arms.py asks for {name}, which is no parameter of the notebook."
+                for name in [a.arg for a in asked if a.arg not in known]:
+                    yield f"arms.py asks for {name}, which is no parameter of the notebook."
 
 
 def _calls(cells: list[dict[str, Any]], function: str) -> Iterator[ast.Call]:
@@ -141,10 +135,8 @@ def _calls(cells: list[dict[str, Any]], function: str) -> Iterator[ast.Call]:
 def _misplaced(study: str, cells: list[dict[str, Any]]) -> Iterator[str]:
     """Placeholders of claims.toml for which the notebook's call of judge has no value.
 
-    What it computes is known only when it runs.
+    Calls with computed names are left out: they are known only when the notebook runs.
     """
-    from pgstudies.analysis.claims import claims  # noqa: PLC0415
-
     for call in _calls(cells, "study.judge"):
         given = next((k.value for k in call.keywords if k.arg == "places"), ast.Dict([], []))
         keys = given.keys if isinstance(given, ast.Dict) else [None]  # None: by **
@@ -169,23 +161,9 @@ def of_units(room: Room) -> Iterator[str]:
                 yield f"The ratio {ratio['id']!r} of units.toml has no unit {unit!r} to count."
 
 
-def too_small(parameters: dict[str, Parameter]) -> Iterator[str]:
-    """What the default size cannot decide."""
-    blocks = parameters.get("blocks")
-    if blocks is not None and blocks.default < FEWEST_BLOCKS:
-        yield (
-            f"By default it has {blocks.default} blocks, and fewer than {FEWEST_BLOCKS} give no "
-            "interval."
-        )
-
-
 def unmeasured(study: str, text: str) -> Iterator[str]:
-    """What the newest complete record of the study leaves open, and its page's ``text``."""
-    import polars as pl  # noqa: PLC0415  (takes a quarter of a second)
-
-    from pgstudies.records.reading import list_records, readable_records  # noqa: PLC0415
-
-    known = list_records(study).filter(pl.col("status") == "complete")
+    """What neither the newest complete record of the study nor its notebook's ``text`` settles."""
+    known = list_records(study).filter(status="complete")
     record = next(readable_records(known["path"].reverse()), None)
     if record is None:
         yield f"It was never run to its end: `pgstudies run {study}` does."
@@ -197,13 +175,6 @@ def unmeasured(study: str, text: str) -> Iterator[str]:
             yield f"{name} is as the server has it: {why}. Set it, or say on the page why not."
     if arms.filter(pl.col("copy_of").is_null() & pl.col("not_run").is_null()).height < 2:
         yield "Only one arm ran, so there is nothing to compare."
-
-
-def _section(cells: list[dict[str, Any]], heading: str) -> str:
-    """The text below the heading that begins with ``heading``, up to the next heading."""
-    pattern = rf"^## {heading}[^\n]*\n(.*?)(?=^## |\Z)"
-    found = re.search(pattern, _prose_of(cells), re.DOTALL | re.MULTILINE)
-    return found[1] if found else ""
 
 
 def _prose_of(cells: list[dict[str, Any]]) -> str:

@@ -32,17 +32,13 @@ if TYPE_CHECKING:
 COMMAND = "from jupyter_book.cli.main import main; main()"
 
 
-def build(html: Path = HTML) -> Path:
-    """Build the book into the directory ``html`` and return its front page.
+def build() -> Path:
+    """Build the book and return its front page; Jupyter Book's output is kept in book.log.
 
-    ``html`` must end in ``_build/html``, where Jupyter Book writes; its output is kept in
-    ``_build/book.log``.  A study that has not been run shows its reference record; one without a
-    reference record is left out.  Studies that ``_toc.yml`` does not name come last.  The
-    summaries, which measure nothing, are executed as well.  Raises StudyError when there is nothing
-    to show or Jupyter Book is not installed, NotebookError when a page has a mistake.
+    A study that has not been run shows its reference record, and is left out if it has none.
+    Studies that ``_toc.yml`` does not name come last.  Raises StudyError when Jupyter Book is not
+    installed, NotebookError when a page has a mistake.
     """
-    if html.parts[-2:] != ("_build", "html"):
-        raise StudyError(f"The book's directory must end in _build/html, and {html} does not.")
     if importlib.util.find_spec("jupyter_book") is None:
         raise StudyError(
             "Jupyter Book is not installed: it comes with the extra `book`, as in pip install "
@@ -57,16 +53,17 @@ def build(html: Path = HTML) -> Path:
     judging = [name for name in replayed if name not in counts]
     for read in read_studies(dict.fromkeys(judging, paths.REFERENCE_RECORDS)):
         keep(read)
-    # The summaries anew each time: they rest on what was run last, and on the verdicts above.
+    # Summaries show what was run last and the verdicts above, so they are always executed.
     summaries = dict.fromkeys(rooms("summary"))
     read_studies(dict.fromkeys(counts, paths.REFERENCE_RECORDS) | summaries)
     present = [name for name in measured if name not in lacking or name in replayed]
     present += [name for name in rooms("workload") if _page_of(name).exists()]
     present += summaries
-    toc = html.parent / "_toc.yml"
+    toc = HTML.parent / "_toc.yml"
     toc.parent.mkdir(parents=True, exist_ok=True)
     toc.write_text(yaml.safe_dump(_toc_of(present), sort_keys=False), encoding="utf-8")
-    arguments = ["build", SITE, "--path-output", html.parents[1], "--toc", toc]
+    # Jupyter Book writes into _build/html below the path of its output.
+    arguments = ["build", SITE, "--path-output", HTML.parents[1], "--toc", toc]
     done = subprocess.run(
         [sys.executable, "-c", COMMAND, *map(str, arguments), "-W", "-n", "--keep-going", "-q"],
         cwd=SITE,
@@ -76,16 +73,17 @@ def build(html: Path = HTML) -> Path:
         check=False,
     )
     output = unstyle(done.stdout + done.stderr)
-    log = html.parent / "book.log"
+    log = HTML.parent / "book.log"
     log.write_text(output, encoding="utf-8")
     if done.returncode != 0:
         raise NotebookError(f"The book was not built: {_first_complaint(output)} ({log} has more).")
-    lead_on(html / "index.html")
-    return html / "index.html"
+    front = HTML / "index.html"
+    lead_on(front)
+    return front
 
 
 def _copy_pages() -> None:
-    """Put the prose, and the rooms that pages link to, beside the pages of the user's studies."""
+    """Copy the prose, and the rooms that pages link to, beside the pages of the user's studies."""
     SITE.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(ROOT / "_config.yml", SITE / "_config.yml")
     for directory in (ROOT / "book", *paths.NOTEBOOKS[::-1]):
@@ -94,12 +92,13 @@ def _copy_pages() -> None:
 
 
 def _has_reference(study: str) -> bool:
-    """Whether there is a reference record for the page of a study that has not been run."""
-    if not any((paths.REFERENCE_RECORDS / study).glob("*/record.json")):
+    """Whether a study that has not been run has a reference record; prints what that means."""
+    found = any((paths.REFERENCE_RECORDS / study).glob("*/record.json"))
+    if found:
+        say(f"{study} has not been run: its page shows the reference record.")
+    else:
         say(f"{study} has not been run and has no reference record: the book is built without it.")
-        return False
-    say(f"{study} has not been run: its page shows the reference record.")
-    return True
+    return found
 
 
 def _page_of(study: str) -> Path:
@@ -107,28 +106,23 @@ def _page_of(study: str) -> Path:
 
 
 def _toc_of(present: Sequence[str]) -> dict[str, Any]:
-    """The table of contents with exactly these studies, and without pages that do not exist.
+    """The table of contents with exactly these studies, and without prose that does not exist.
 
-    An application that has been removed has taken its pages along.
+    The pages of an application that was removed do not exist.
     """
     toc = contents()
     named = in_contents(toc)
-    missing = {f"{_PREFIX}{study}" for study in named if study not in present}
-    prose = {path.stem for path in paths.BOOK.glob("*.md")}
-    chapters = [str(c.get("file")) for part in toc["parts"] for c in part["chapters"]]
-    missing |= {f for f in chapters if not f.startswith(_PREFIX) and f[len("book/") :] not in prose}
+    files = {f"book/{path.stem}" for path in paths.BOOK.glob("*.md")}
+    files |= {f"book/studies/{study}" for study in present}
     for part in toc["parts"]:
-        part["chapters"] = [c for c in part["chapters"] if c.get("file") not in missing]
-    more = [{"file": f"{_PREFIX}{study}"} for study in present if study not in named]
+        part["chapters"] = [c for c in part["chapters"] if c["file"] in files]
+    more = [{"file": f"book/studies/{study}"} for study in present if study not in named]
     toc["parts"][0]["chapters"] += more
     return toc
 
 
-_PREFIX = "book/studies/"
-
-
 def _first_complaint(output: str) -> str:
-    """The line of the log that names the error, with paths relative to the checkout."""
+    """The first line of the log that names an error, with paths relative to the checkout."""
     lines = [line.strip().replace(f"{ROOT}/", "") for line in output.splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith("[IPKernelApp]")]  # warns of TCP, always
     complaints = [x for x in lines if re.search(r"WARNING|ERROR|SEVERE|Error\b|Exception", x)]

@@ -21,6 +21,8 @@ from pgstudies.rooms import find_room
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
+    from ..execution.executed import Document
+
 
 _TEMPLATES = environment(Path(__file__).parent)
 
@@ -30,12 +32,16 @@ _STUDIES = "book/studies/"
 def cite_page(
     app: Sphinx, page: str, _template: str, context: dict[str, Any], doctree: object
 ) -> None:
-    """End a page with how it is cited (a handler of Sphinx's html-page-context)."""
+    """Add to a page how it is cited (a handler of Sphinx's html-page-context)."""
     if doctree is None:
         return
     work = citation()
-    is_study = page.startswith(_STUDIES)
-    post = post_of(page.removeprefix(_STUDIES)) if is_study else {}
+    post: dict[str, str] = {}
+    record: Path | None = None
+    if page.startswith(_STUDIES):
+        post = post_of(page.removeprefix(_STUDIES))
+        notebook = Path(app.srcdir, f"{page}.ipynb").read_text(encoding="utf-8")
+        record = record_of(json.loads(notebook))
     context["body"] += _TEMPLATES.get_template("cite.html").render(
         title=app.env.titles[page].astext(),
         work=work,
@@ -43,18 +49,18 @@ def cite_page(
         year=str(work["date-released"])[:4],
         key=re.sub(r"\W+", "-", page.rpartition("/")[2]),
         post=post,
-        record=record_of(Path(app.srcdir, f"{page}.ipynb")) if is_study else "",
+        record=record.name if record else "",
     )
 
 
-def record_of(notebook: Path) -> str:
-    """The name of the record that an executed notebook rests on; empty without one."""
-    about = json.loads(notebook.read_text(encoding="utf-8"))["metadata"].get("pgstudies", {})
-    return Path(about.get("record", "")).name
+def record_of(document: Document) -> Path | None:
+    """The directory of the record that an executed notebook rests on; None without one."""
+    record = document["metadata"].get("pgstudies", {}).get("record")
+    return Path(record) if record else None
 
 
 def citation() -> dict[str, Any]:
-    """What CITATION.cff says of this work."""
+    """The contents of CITATION.cff."""
     known: dict[str, Any] = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     return known
 
@@ -68,11 +74,11 @@ def post_of(study: str) -> dict[str, str]:
     return {name: known[name] for name in ("title", "author", "date", "url") if name in known}
 
 
-def with_more_downloads(html: str, record: Path, outdir: Path, *, depth: int) -> str:
+def with_more_downloads(html: str, record: Path, outdir: Path) -> str:
     """The list of a record's files, with its samples as CSV added.
 
-    The file is written below ``outdir``; ``depth`` is that of the page.  Markup other than the list
-    of ``downloads`` is returned unchanged.  Raises StudyError where the record is damaged.
+    The CSV is written below ``outdir``.  Other markup than the list of files is returned unchanged.
+    Raises StudyError if the record is damaged.
     """
     study = read_info(record)["study"]
     if f'download="{study}-samples.parquet"' not in html:
@@ -80,9 +86,14 @@ def with_more_downloads(html: str, record: Path, outdir: Path, *, depth: int) ->
     samples = read_record(record).samples.write_csv().encode()
     # The usual level 9 takes 2.7 times as long for 4 % less.
     csv = gzip.compress(samples, compresslevel=6, mtime=0)
-    name, digest = f"{study}-samples.csv.gz", hashlib.sha256(csv).hexdigest()[:12]
-    place = f"_downloads/{digest}"
-    (outdir / place).mkdir(parents=True, exist_ok=True)
-    (outdir / place / name).write_bytes(csv)
-    link = f'<a download="{name}" href="{"../" * depth}{place}/{name}">{name}</a>'
+    name = f"{study}-samples.csv.gz"
+    link = f'<a download="{name}" href="{write_beside(outdir, name, csv)}">{name}</a>'
     return html.replace("</ul>", f"<li>{link} ({size_text(len(csv))})</li>\n</ul>")
+
+
+def write_beside(outdir: Path, name: str, content: bytes) -> str:
+    """Write a file for download below ``outdir``; returns its address from a study's page."""
+    file = f"_downloads/{hashlib.sha256(content).hexdigest()[:12]}/{name}"
+    (outdir / file).parent.mkdir(parents=True, exist_ok=True)
+    (outdir / file).write_bytes(content)
+    return f"../../{file}"

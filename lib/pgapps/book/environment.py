@@ -39,11 +39,11 @@ def summary(runs: Sequence[StudyPage]) -> pl.DataFrame:
         else {"study": run.study, "profile": run.profile, "status": run.reason}
         for run in runs
     ]
-    return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String())).fill_null("")
+    return _texts(rows, columns).fill_null("")
 
 
 def _took(record: Record) -> str:
-    """From the first trial to the last, pauses between sessions included: 1:05 h."""
+    """The time from the first trial to the last, such as "1:05 h"; it includes pauses."""
     times = record.timeline
     if times.is_empty():
         return ""
@@ -52,10 +52,9 @@ def _took(record: Record) -> str:
 
 
 def commands(runs: Sequence[StudyPage]) -> pl.DataFrame:
-    """How to do the same again: study, measure again, analyse again (a command each)."""
-    columns = ["study", "measure again", "analyse again"]
+    """The commands that repeat each run: study, measure again, analyse again."""
     rows = [(run.study, _measure(run.record), _analyse(run.record)) for run in runs if run.record]
-    return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()), orient="row")
+    return _texts(rows, ["study", "measure again", "analyse again"])
 
 
 def _measure(record: Record) -> str:
@@ -82,56 +81,48 @@ def _analyse(record: Record) -> str:
 
 def compared(runs: Sequence[StudyPage], part: str) -> pl.DataFrame:
     """A part of record.json, such as ``host``: one row per fact, one column per study."""
-    facts: dict[str, dict[str, str]] = {}
-    for run in runs:
-        if run.record:
-            facts_of_run: Any = run.record.info.get(part)
-            facts[run.study] = _flat(facts_of_run or {})
-    names = list(dict.fromkeys(name for column in facts.values() for name in column))
-    return pl.DataFrame(
-        {"": names}
-        | {study: [column.get(n, "") for n in names] for study, column in facts.items()},
-        schema=dict.fromkeys(["", *facts], pl.String()),
-    )
+    parts: dict[str, Any] = {run.study: run.record.info.get(part) for run in runs if run.record}
+    facts = {study: _flat(known or {}) for study, known in parts.items()}
+    names = dict.fromkeys(name for column in facts.values() for name in column)
+    rows = [(name, *(column.get(name, "") for column in facts.values())) for name in names]
+    return _texts(rows, ["", *facts])
 
 
 def nondefault_settings(runs: Sequence[StudyPage]) -> pl.DataFrame:
     """The settings that were not at their defaults: study, setting, value, set by."""
     rows = [
-        {
-            "study": run.study,
-            "setting": setting["name"],
-            "value": " ".join(str(setting[k]) for k in ("value", "unit") if setting.get(k)),
-            "set by": setting.get("source") or "",
-        }
+        (
+            run.study,
+            setting["name"],
+            " ".join(str(setting[k]) for k in ("value", "unit") if setting.get(k)),
+            setting.get("source") or "",
+        )
         for run in runs
         if run.record
         for setting in run.record.info["server"].get("nondefault_settings", [])
     ]
-    columns = ["study", "setting", "value", "set by"]
-    return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()))
+    return _texts(rows, ["study", "setting", "value", "set by"])
 
 
 def findings(runs: Sequence[StudyPage]) -> pl.DataFrame:
     """What the gate found before the runs: study, finding; no rows when it found nothing."""
-    rows = [
-        {"study": run.study, "finding": finding["sentence"]}
-        for run in runs
-        if run.record
-        for finding in run.record.info["gate"]
-    ]
-    return pl.DataFrame(rows, schema=dict.fromkeys(["study", "finding"], pl.String()))
+    found = [(run.study, run.record.info["gate"]) for run in runs if run.record]
+    rows = [(study, finding["sentence"]) for study, gate in found for finding in gate]
+    return _texts(rows, ["study", "finding"])
+
+
+def _texts(rows: Sequence[Any], columns: Sequence[str]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()), orient="row")
 
 
 def _flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested facts by dotted names, as text; lists of more than a few things are left out."""
+    """Nested facts by dotted names, as text; lists of lists or tables are left out."""
     flat: dict[str, str] = {}
     for name, value in facts.items():
         if isinstance(value, dict):
             flat |= _flat(value, f"{prefix}{name}.")
-        elif isinstance(value, list):
-            if all(isinstance(item, (str, int, float)) for item in value):
-                flat[f"{prefix}{name}"] = ", ".join(map(str, value))
-        else:
+        elif not isinstance(value, list):
             flat[f"{prefix}{name}"] = "not known" if value is None else str(value)
+        elif all(isinstance(item, (str, int, float)) for item in value):
+            flat[f"{prefix}{name}"] = ", ".join(map(str, value))
     return flat

@@ -25,17 +25,19 @@ if TYPE_CHECKING:
 
 
 _TEMPLATES = environment(Path(__file__).parent)
-
 _RELOADS = '<meta http-equiv="refresh" content="15">'
-
 _STATE = re.compile(r'(<p class="state" role="status">).*?(</p>)')
-
 _LINK = re.compile(r' href="studies/[^"]*"')
 
 
 def place() -> Path:
     """The path of the page."""
     return paths.BUILD / "first-page.html"
+
+
+def _lock() -> Path:
+    """The file that a run locks while the page says that it is running."""
+    return paths.BUILD / "first-page.lock"
 
 
 def settle_first_page() -> None:
@@ -49,11 +51,6 @@ def settle_first_page() -> None:
     _lock().unlink(missing_ok=True)
 
 
-def _lock() -> Path:
-    """The file that a run locks while the page says that it is running."""
-    return paths.BUILD / "first-page.lock"
-
-
 @contextmanager
 def first_page(
     studies: Sequence[str],
@@ -62,15 +59,14 @@ def first_page(
 ) -> Iterator[Callable[[str], None]]:
     """Show the page while ``studies`` run; yields a function to call with each that has ended.
 
-    Those of ``before`` had ended when this process began.
-    The time left is told after each, by ``seconds_left`` with ``expected``.  The page reloads
-    itself until the run ends: see ``settle_first_page``.
+    Those in ``before`` had ended when this process began.  After each, the time left is printed, by
+    ``seconds_left`` with ``expected``.  The page reloads itself until the run ends.
     """
     place().parent.mkdir(parents=True, exist_ok=True)
     lock = try_lock(_lock())
     begun, done = time.monotonic(), [*before]
     say(f"the report so far, filled in as studies finish: {write_first_page(studies, done)}")
-    # It takes a second, in which the next study's kernel starts: nothing is measured before that.
+    # Writing takes a second, in which the next kernel starts: nothing is measured meanwhile.
     with ThreadPoolExecutor(1) as beside:
 
         def finished(study: str) -> None:
@@ -100,8 +96,8 @@ def write_first_page(
 ) -> Path:
     """Write the page with the progress of the run of ``studies``; returns its path.
 
-    ``done`` are the studies whose runs have ended: their verdicts fill this machine's column.  The
-    others take ``left_s`` seconds.  With ``goes_on`` the page reloads itself.
+    The verdicts of the studies in ``done`` fill this machine's column.  The others take ``left_s``
+    seconds.  With ``goes_on`` the page reloads itself.
     """
     front = _LINK.sub("", score_front(scorecard(records="reference", own=done)).data)
     text = _TEMPLATES.get_template("first_page.html").render(
@@ -121,7 +117,7 @@ def write_first_page(
 
 
 def lead_on(report: Path) -> None:
-    """Link the page, if there is one, to the report that has been built."""
+    """Make the page, if it exists, lead to the report that has been built."""
     if place().exists():
         target = report.relative_to(place().parent).as_posix()
         write_file(place(), _TEMPLATES.get_template("lead_on.html").render(target=target))

@@ -26,7 +26,7 @@ from pgstudies.records.reading import read_info, where_of
 from pgstudies.records.verdicts import reference_verdicts
 
 from ..scorecard.checks import doubtful_machines, failures, machine_of, read_checks
-from .citing import with_more_downloads
+from .citing import record_of, with_more_downloads, write_beside
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from ..execution.executed import Document
 
 
-TOP = ("answer", "finding")
-"""Tags of the cells that a page shows below its title, in this order."""
+TOP = ("answer", "finding")  # tags of the cells below a page's title, in this order
 
 FOLDED = {
     "parameters": "remove-cell",  # a table of them, with what they mean, follows
@@ -47,7 +46,19 @@ FOLDED = {
 TERMS = ("arm", "block", "turn", "A/A", "gate", "record", "margin", "joint sign flips")
 """Words of the glossary that a page links where it first uses them."""
 
-_NO_PROSE = re.compile(r"(`[^`]*`|\[[^\]]*\]\([^)]*\)|<[^>]*>|\{[^}]*\}`[^`]*`)")
+CODE, DETAILS = "Show the code of this section", "Show the details"
+"""Labels of the bars that unfold a section's hidden code, and a folded output."""
+
+FOLD = '<details class="rest">'  # where the rest of a section begins; ``close_folds`` ends it
+LONG = 20  # lines of code; more are folded away
+MOST_WORDS = 2  # paragraphs that are open at the beginning of a section
+LARGE = 200_000  # characters in base64; longer files are written beside a page, not into it
+
+HEADING = re.compile(r"^## ", re.MULTILINE)
+_NO_PROSE = re.compile(r"(`[^`]*`|\[[^\]]*\]\([^)]*\)|<[^>]*>|\{[^}]*\}`[^`]*`)")  # code and links
+_INSIDE = re.compile(
+    r'(download="([\w.-]+)" href=")data:application/octet-stream;base64,([A-Za-z0-9+/=]+)'
+)
 
 
 def page_of(document: Document) -> Document:
@@ -58,25 +69,15 @@ def page_of(document: Document) -> Document:
     return document | {"cells": [*cells[:1], *top, *_with_rests_folded(cells[1:])]}
 
 
-LONG = 20
-"""Code of more lines than these is folded away, and one click unfolds it."""
-
-
 def _folded(cell: dict[str, Any]) -> dict[str, Any]:
     tags = _tags(cell)
     more = [FOLDED[tag] for tag in tags if tag in FOLDED]
-    if cell["cell_type"] == "code" and "".join(cell["source"]).count("\n") >= LONG:
+    if cell["cell_type"] == "code" and _source(cell).count("\n") >= LONG:
         more.append("hide-input")
-    if set(TOP) & set(tags):
+    if _is_top(cell):
         more.append("remove-input")
         tags = [tag for tag in tags if tag != "hide-input"]
     return cell | {"metadata": cell["metadata"] | {"tags": [*tags, *more]}} if more else cell
-
-
-HEADING = re.compile(r"^## ", re.MULTILINE)
-
-CODE, DETAILS = "Show the code of this section", "Show the details"
-"""Labels of the bars that unfold a section's hidden code, and a folded output."""
 
 
 def _with_code_together(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -89,7 +90,7 @@ def _with_code_together(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
             hidden = []
         tags = _tags(cell)
         if cell["cell_type"] == "code" and {"hide-input", *TOP} & set(tags):
-            hidden.append("".join(cell["source"]).strip())
+            hidden.append(_source(cell).strip())
             tags = [tag for tag in tags if tag != "hide-input"] + ["remove-input"]
             prompt = {"mystnb": {"code_prompt_show": DETAILS}} if "hide-output" in tags else {}
             cell = cell | {"metadata": cell["metadata"] | {"tags": tags} | prompt}  # noqa: PLW2901
@@ -98,18 +99,15 @@ def _with_code_together(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _code_of(sources: list[str]) -> list[dict[str, Any]]:
-    """A folded cell with these sources; None without sources."""
+    """A folded cell with these sources, in a list; an empty list without sources."""
     if not sources:
         return []
     about = {"tags": ["hide-input"], "mystnb": {"code_prompt_show": CODE}}
-    text = "\n\n".join(sources)
-    mark = f"code-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-    cell = {"cell_type": "code", "id": mark, "source": text, "metadata": about}
-    return [cell | {"outputs": [], "execution_count": None}]
+    return [_made("code", "\n\n".join(sources), about) | {"outputs": [], "execution_count": None}]
 
 
 def _one_output_each(cell: dict[str, Any]) -> list[dict[str, Any]]:
-    """A cell whose code is hidden, divided after each chart or table but the last."""
+    """The cell, divided after each chart or table but the last if its code is hidden."""
     if not _kinds_of_output(cell) or "remove-input" not in _tags(cell) or _is_top(cell):
         return [cell]
     parts: list[list[Any]] = [[]]
@@ -121,10 +119,6 @@ def _one_output_each(cell: dict[str, Any]) -> list[dict[str, Any]]:
         cell | {"id": f"{cell.get('id', '')[:50]}-{number}", "outputs": outputs}
         for number, outputs in enumerate(parts)
     ]
-
-
-FOLD = '<details class="rest">'
-"""Where the rest of a section begins, as HTML; ``close_folds`` ends it with the section."""
 
 
 def _with_rests_folded(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -141,11 +135,12 @@ def _with_rests_folded(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
         words, more = _split(cells[start]) if start != starts[0] else (cells[start], [])
         body = cells[start + 1 : end]
         section = [words, *more, *(cell for cell in body if not _is_top(cell))]
-        are_alone = bool(more) or any("answer" in _tags(cell) for cell in body)
+        only_text = bool(more) or any("answer" in _tags(cell) for cell in body)
         open_ = 1
-        while not are_alone and open_ < len(section) and not _kinds_of_output(section[open_ - 1]):
+        while not only_text and open_ < len(section) and not _kinds_of_output(section[open_ - 1]):
             following = section[open_]
-            if _begins_part(following) or (_is_code(following) and not _kinds_of_output(following)):
+            begins_part = following["cell_type"] == "markdown" and _source(following)[:4] == "### "
+            if begins_part or (_is_code(following) and not _kinds_of_output(following)):
                 break
             open_ += 1
         inside = _named(section[open_:])
@@ -159,16 +154,12 @@ def _is_top(cell: dict[str, Any]) -> bool:
 
 
 def _is_heading(cell: dict[str, Any]) -> bool:
-    return cell["cell_type"] == "markdown" and bool(HEADING.search("".join(cell["source"])))
-
-
-MOST_WORDS = 2
-"""The number of paragraphs that are open at the beginning of a section."""
+    return cell["cell_type"] == "markdown" and bool(HEADING.search(_source(cell)))
 
 
 def _split(cell: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The beginning of a section's words, and the rest of them as a cell, if it is long."""
-    heading, *blocks = "".join(cell["source"]).split("\n\n")
+    heading, *blocks = _source(cell).split("\n\n")
     part = next((n for n, block in enumerate(blocks) if block.startswith("### ")), len(blocks))
     is_listed = any(re.match(r"[\s|:`-]|\d+\.", block) for block in blocks)
     most = part if is_listed else min(MOST_WORDS, part)
@@ -178,17 +169,13 @@ def _split(cell: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return cell | {"source": first}, [_text("\n\n".join(blocks[most:]))]
 
 
-def _begins_part(cell: dict[str, Any]) -> bool:
-    return cell["cell_type"] == "markdown" and "".join(cell["source"]).startswith("### ")
-
-
 def _is_code(cell: dict[str, Any]) -> bool:
-    """Whether a cell's code is visible to a reader, if only as a bar that unfolds it."""
+    """Whether the page shows the cell's code, or a bar that unfolds it."""
     return cell["cell_type"] == "code" and not {"remove-input", "remove-cell"} & set(_tags(cell))
 
 
 def _kinds_of_output(cell: dict[str, Any]) -> list[str]:
-    """What a cell shows: "chart" or "table" for each of its outputs that is one."""
+    """The kind, "chart" or "table", of each output of a cell that is one and is shown."""
     if {"hide-output", "remove-cell"} & set(_tags(cell)):
         return []
     data = [output.get("data", {}) for output in cell.get("outputs", [])]
@@ -200,7 +187,7 @@ def _kinds_of_output(cell: dict[str, Any]) -> list[str]:
 
 
 def _named(cells: list[dict[str, Any]]) -> str:
-    """What these cells contain, in words; empty if there is too little to fold."""
+    """The contents of these cells in words; empty if there is too little to fold."""
     kinds = [what for cell in cells for what in _kinds_of_output(cell)]
     words = sum(cell["cell_type"] == "markdown" for cell in cells)
     code = sum(map(_is_code, cells))
@@ -216,8 +203,12 @@ def _named(cells: list[dict[str, Any]]) -> str:
 
 
 def _text(text: str) -> dict[str, Any]:
-    mark = f"text-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-    return {"cell_type": "markdown", "id": mark, "source": f"{text}\n", "metadata": {}}
+    return _made("markdown", f"{text}\n", {})
+
+
+def _made(kind: str, source: str, metadata: dict[str, Any]) -> dict[str, Any]:
+    mark = f"{kind}-{hashlib.sha256(source.encode()).hexdigest()[:8]}"
+    return {"cell_type": kind, "id": mark, "source": source, "metadata": metadata}
 
 
 def _linked(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -226,11 +217,9 @@ def _linked(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     linked = []
     for cell in cells:
         if cell["cell_type"] == "markdown":
-            lines = "".join(cell["source"]).split("\n")
-            is_prose = [not line.startswith(("#", "|", "```", "    ")) for line in lines]
             lines = [
-                _link(line, left) if prose else line
-                for line, prose in zip(lines, is_prose, strict=True)
+                line if line.startswith(("#", "|", "```", "    ")) else _link(line, left)
+                for line in _source(cell).split("\n")
             ]
             cell = cell | {"source": "\n".join(lines)}  # noqa: PLW2901
         linked.append(cell)
@@ -242,13 +231,16 @@ def _link(line: str, left: dict[str, re.Pattern[str]]) -> str:
     for term, pattern in list(left.items()):
         parts = _NO_PROSE.split(line)  # every second one is code or a link
         for place in range(0, len(parts), 2):
-            found = pattern.search(parts[place])
-            if found:
-                link = f"{{term}}`{found[0]} <{term}>`"
-                parts[place] = parts[place][: found.start()] + link + parts[place][found.end() :]
+            link = rf"{{term}}`\g<0> <{term}>`"
+            parts[place], count = pattern.subn(link, parts[place], count=1)
+            if count:
                 line, _ = "".join(parts), left.pop(term)
                 break
     return line
+
+
+def _source(cell: dict[str, Any]) -> str:
+    return "".join(cell["source"])
 
 
 def _tags(cell: dict[str, Any]) -> list[str]:
@@ -258,36 +250,32 @@ def _tags(cell: dict[str, Any]) -> list[str]:
 def close_folds(_: Sphinx, page: nodes.document) -> None:
     """End each fold with the section in which it begins (a handler of Sphinx's doctree-read).
 
-    A cell cannot end it: a section of a lower level may lie between.
+    A cell cannot end it, as a section of a lower level may lie between.
     """
     for opening in list(page.findall(nodes.raw)):
         if opening.astext().startswith(FOLD) and opening.parent is not None:
             opening.parent += nodes.raw("", "</details>", format="html")
 
 
-_INSIDE = re.compile(
-    r'(download="([\w.-]+)" href=")data:application/octet-stream;base64,([A-Za-z0-9+/=]+)'
-)
-
-LARGE = 200_000
-"""Longer files (characters in base64) are written beside a page, not into it."""
-
-
 def answer_first(app: Sphinx, page: str, source: list[str]) -> None:
     """Turn the source of a study's page into that page (a handler of Sphinx's source-read)."""
     if page.startswith("book/studies/"):
         document = with_whose_charts(page_of(marked(json.loads(source[0]))))
-        moved = _large_files_beside(document, Path(app.outdir), depth=page.count("/"))
+        moved = _large_files_beside(document, Path(app.outdir))
         source[0] = json.dumps(moved, ensure_ascii=False)
+
+
+def _record_here(document: Document) -> Path | None:
+    """The record that an executed notebook rests on; None if it is not on this machine."""
+    record = record_of(document)
+    return record if record and (record / INFO).exists() else None
 
 
 def marked(document: Document) -> Document:
     """The notebook, with a warning below its title if a check failed on its machine."""
-    record = Path(document["metadata"].get("pgstudies", {}).get("record", ""))
-    checks = read_checks()
+    record, checks = _record_here(document), read_checks()
     failed = checks.filter(pl.col("passed").not_())
-    study = record.parent.name
-    if failed.is_empty() or study in checks["study"] or not (record / INFO).exists():
+    if record is None or failed.is_empty() or record.parent.name in checks["study"]:
         return document
     if machine_of(read_info(record)["host"]) not in doubtful_machines(checks):
         return document
@@ -303,11 +291,10 @@ def marked(document: Document) -> Document:
 
 def with_whose_charts(document: Document) -> Document:
     """The page, with a sentence below its answer if the rest of it is from another run."""
-    record = Path(document["metadata"].get("pgstudies", {}).get("record", ""))
-    reference = reference_verdicts(record.parent.name) if (record / INFO).exists() else None
-    cells = document["cells"]
+    record, cells = _record_here(document), document["cells"]
+    reference = reference_verdicts(record.parent.name) if record else None
     answer = next((n for n, cell in enumerate(cells) if "answer" in _tags(cell)), None)
-    if reference is None or answer is None:
+    if record is None or reference is None or answer is None:
         return document
     where = f"this machine's run ({markdown(where_of(read_info(record)))})"
     if record.is_relative_to(paths.REFERENCE_RECORDS):
@@ -321,26 +308,22 @@ def with_whose_charts(document: Document) -> Document:
     return document | {"cells": [*cells[: answer + 1], _text(text), *cells[answer + 1 :]]}
 
 
-def _large_files_beside(document: Document, outdir: Path, *, depth: int) -> Document:
+def _large_files_beside(document: Document, outdir: Path) -> Document:
     """The page with links to its large files, which are written below ``outdir``."""
 
     def moved(found: re.Match[str]) -> str:
         head, name, text = found.groups()
         if len(text) < LARGE:
             return found[0]
-        content = base64.b64decode(text)
-        file = f"_downloads/{hashlib.sha256(content).hexdigest()[:12]}/{name}"
-        (outdir / file).parent.mkdir(parents=True, exist_ok=True)
-        (outdir / file).write_bytes(content)
-        return f"{head}{'../' * depth}{file}"
+        return f"{head}{write_beside(outdir, name, base64.b64decode(text))}"
 
-    record = Path(document["metadata"].get("pgstudies", {}).get("record", ""))
+    record = _record_here(document)
     for cell in document["cells"]:
         for output in cell.get("outputs", []):
             html = output.get("data", {}).get("text/html")
             if html is not None:
                 text = "".join(html)
-                if (record / INFO).exists():
-                    text = with_more_downloads(text, record, outdir, depth=depth)
+                if record is not None:
+                    text = with_more_downloads(text, record, outdir)
                 output["data"]["text/html"] = _INSIDE.sub(moved, text)
     return document

@@ -31,6 +31,23 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 
+_HEAD = '<meta charset="utf-8" />'
+_PLAIN = ("genindex.html", "search.html")
+_INLINE = re.compile(r"<script(?: data-cfasync=\"false\")?>(.*?)</script>", re.DOTALL)
+_HANDLERS = ("window.print()", "toggleFullScreen()")  # of the theme's buttons
+_OURS = re.compile(  # scripts in files of the book
+    r'(<script|<link rel="preload" as="script")'
+    r'((?: [\w-]+(?:="[\w -]*")?)* (?:src|href)="(?:\.\./)*'
+    r'(?:searchindex|_static/(?:[\w-]+/)*[\w-]+(?:\.\w+)*)\.js[?"])'
+)
+# In some browsers 'self' does not include files; a page from the network can ask for no file.
+_POLICY = (
+    "default-src 'none'; style-src 'self' file: 'unsafe-inline'; font-src 'self' file: data:; "
+    "img-src 'self' file: data: blob:;"
+)
+_FORMS = "base-uri 'none'; form-action 'self' file:"
+
+
 class VegaLiteRenderer:
     """Turn a Vega-Lite output into the markup that ``charts.js`` looks for."""
 
@@ -38,11 +55,9 @@ class VegaLiteRenderer:
 
     @staticmethod
     def handle_mime(
-        renderer: NbElementRenderer,
-        data: MimeData,
-        inline: bool,
+        renderer: NbElementRenderer, data: MimeData, inline: bool
     ) -> list[nodes.Element] | None:
-        """Return the chart's markup, or None for what is not a chart."""
+        """The chart's markup; None for what is not a chart."""
         if inline or data.mime_type != MIME:
             return None
         try:
@@ -53,11 +68,15 @@ class VegaLiteRenderer:
         return [nodes.raw(text=markup, format="html", classes=["output", "vega"])]
 
 
-def write_vega_bundle(app: Sphinx, exception: Exception | None) -> None:
-    """Write the Vega runtime of the installed vl-convert beside the book's other scripts."""
-    if exception is not None or app.builder.format != "html":
-        return
-    target = Path(app.outdir, "_static", "vega-bundle.js")
+def finish(app: Sphinx, exception: Exception | None) -> None:
+    """Write what charts need, and finish the pages (a handler of Sphinx's build-finished)."""
+    if exception is None and app.builder.format == "html":
+        _write_vega_bundle(Path(app.outdir, "_static", "vega-bundle.js"))
+        _finish_pages(Path(app.outdir))
+
+
+def _write_vega_bundle(target: Path) -> None:
+    """Write the Vega runtime of the installed vl-convert, unless ``target`` is it already."""
     head = f"// Vega, Vega-Lite and Vega-Embed of vl-convert {version('vl-convert-python')}\n"
     if target.exists():
         with target.open(encoding="utf-8") as bundle:
@@ -68,23 +87,21 @@ def write_vega_bundle(app: Sphinx, exception: Exception | None) -> None:
     write_file(target, f"{head}(function () {{\n{script}\n}})();\n")
 
 
-def finish_pages(app: Sphinx, exception: Exception | None) -> None:
+def _finish_pages(outdir: Path) -> None:
     """Give every page its policy, and the light theme: without scripts, "auto" has no colours.
 
-    Pages run the theme's scripts and ours.  What stands in a page is one of them if it stands in
-    the index or the search as well, where nothing of a record is.
+    A page may run the theme's scripts and ours.  The allowed inline scripts are those of the index
+    and of the search page, which show nothing of a record.
     """
-    if exception is not None or app.builder.format != "html":
-        return
-    plain = [Path(app.outdir, name).read_text(encoding="utf-8") for name in _PLAIN]
+    plain = [(outdir / name).read_text(encoding="utf-8") for name in _PLAIN]
     known = {script for text in plain for script in _INLINE.findall(text)}
-    for page in Path(app.outdir).rglob("*.html"):
+    for page in outdir.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         if _HEAD not in text or "Content-Security-Policy" in text.partition("<script")[0]:
             continue
-        name = page.relative_to(app.outdir).with_suffix("").as_posix()
+        name = page.relative_to(outdir).with_suffix("").as_posix()
         named = f"DOCUMENTATION_OPTIONS.pagename = '{name}';"
-        # Nobody can have written it into the page, as it is made of all that stands there.
+        # Text of the page cannot contain this nonce, which is a digest of all of the page.
         nonce = hashlib.sha256(text.encode()).hexdigest()
         sources = map(digest_source, sorted({*known, *_HANDLERS, named}))
         policy = (
@@ -97,33 +114,8 @@ def finish_pages(app: Sphinx, exception: Exception | None) -> None:
         )
 
 
-_HEAD = '<meta charset="utf-8" />'
-
-_PLAIN = ("genindex.html", "search.html")
-
-_INLINE = re.compile(r"<script(?: data-cfasync=\"false\")?>(.*?)</script>", re.DOTALL)
-
-_HANDLERS = ("window.print()", "toggleFullScreen()")
-"""What the theme's buttons run."""
-
-_OURS = re.compile(
-    r'(<script|<link rel="preload" as="script")'
-    r'((?: [\w-]+(?:="[\w -]*")?)* (?:src|href)="(?:\.\./)*'
-    r'(?:searchindex|_static/(?:[\w-]+/)*[\w-]+(?:\.\w+)*)\.js[?"])'
-)
-"""Scripts in files of the book."""
-
-# 'self' is no file for every browser, and from the network no file can be asked for.
-_POLICY = (
-    "default-src 'none'; style-src 'self' file: 'unsafe-inline'; font-src 'self' file: data:; "
-    "img-src 'self' file: data: blob:;"
-)
-
-_FORMS = "base-uri 'none'; form-action 'self' file:"
-
-
 def executed_pages(app: Sphinx, *_others: object) -> list[str]:
-    """The pages to read anew: the executed ones, as they show what the studies measured.
+    """The pages to read anew: the executed pages of prose, which show what the studies measured.
 
     The studies' own pages are among them when other machines than at the last build failed a check.
     """
@@ -131,11 +123,8 @@ def executed_pages(app: Sphinx, *_others: object) -> list[str]:
     before = getattr(app.env, "pgstudies_doubtful", doubtful)
     app.env.pgstudies_doubtful = doubtful  # type: ignore[attr-defined]
     always = ("book/intro", "book/environment")
-    return [
-        page
-        for page in app.env.found_docs
-        if page in always or (before != doubtful and page.startswith("book/studies/"))
-    ]
+    changed = always if before == doubtful else (*always, "book/studies/")
+    return [page for page in app.env.found_docs if page.startswith(changed)]
 
 
 def require_pages(app: Sphinx) -> None:
@@ -159,14 +148,9 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", answer_first)
     app.connect("doctree-read", close_folds)
     app.connect("html-page-context", cite_page)
-    app.connect("build-finished", write_vega_bundle)
-    app.connect("build-finished", finish_pages)
-    # Pages that other code than this has read are read anew.
+    app.connect("build-finished", finish)
+    # Sphinx reads pages anew after a change of this code.
     code = b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))
     mark = int(hashlib.sha256(code).hexdigest()[:8], 16)
-    return {
-        "version": "1",
-        "env_version": mark,
-        "parallel_read_safe": True,
-        "parallel_write_safe": True,
-    }
+    safe = {"parallel_read_safe": True, "parallel_write_safe": True}
+    return {"version": "1", "env_version": mark, **safe}

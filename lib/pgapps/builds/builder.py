@@ -37,14 +37,11 @@ if TYPE_CHECKING:
 
     from .repository import Commit, Repository
 
-FLAGS = "-O2"
-
 _WITHOUT = ("readline", "zlib", "icu")
-"""Libraries that no unit of work needs, and that not every machine has: for make, whose others are
-off anyway."""
+"""Libraries that no unit of work needs and not every machine has; make uses no others anyway."""
 
 _LAYOUT = 3
-"""Of what a kept build has; since 3, what links its backend anew is among it, by meson as well."""
+"""Raise it if builds keep other files: kept builds of a lower version are not used."""
 
 MOST_BYTES = 4 * 2**30
 """The most that kept builds may take (bytes); the least recently used make room."""
@@ -53,8 +50,8 @@ MOST_BYTES = 4 * 2**30
 class Builder:
     """Builds commits of one repository, with meson and ninja if both are installed, else with make.
 
-    ``configure`` has more arguments for either.  All are compiled by the flags that one of ``ends``
-    needs, the oldest and the newest of what is built.  Builds are out of tree, with ccache if
+    ``configure`` has more arguments for either.  All commits get the compiler flags that one of
+    ``ends`` needs, the oldest and the newest of them.  Builds are out of tree, with ccache if
     installed, and always in the same directory, so that ccache finds unchanged files.  ``show``
     gets the name of each step, with how much of it is done and the time left.
     """
@@ -66,13 +63,11 @@ class Builder:
         ends: Sequence[str] = (),
         configure: Sequence[str] = (),
         show: Callable[[str], object] = lambda _: None,
-        most_bytes: int = MOST_BYTES,
     ) -> None:
-        self._repository = repository
-        self._flags = " ".join([FLAGS, *flags_for(repository, ends)])
+        self.repository = repository
+        self._flags = " ".join(["-O2", *flags_for(repository, ends)])
         self._configure = tuple(configure)
         self._show = show
-        self._most_bytes = most_bytes
         self._kept = repository.place / "builds"
         self.built = 0
         """The number of builds so far, failed ones included."""
@@ -93,9 +88,9 @@ class Builder:
             return target
         self._show(f"building {sha[:10]}")
         self.built += 1
-        source = self._repository.checkout(sha)
+        source = self.repository.checkout(sha)
         require_tools(source)
-        work, log = self._repository.place / "build", self._kept / f"{sha[:16]}.log"
+        work, log = self.repository.place / "build", self._kept / f"{sha[:16]}.log"
         try:
             make_open_directory(self._kept)
             require_own(self._kept)
@@ -116,7 +111,7 @@ class Builder:
             for rest in [work, *([] if is_finished(target) else [target])]:
                 shutil.rmtree(rest, ignore_errors=True)
         log.unlink()
-        remove_oldest(self._all(), self._most_bytes, but=target)
+        remove_oldest(self._all(), MOST_BYTES, but=target)
         return target
 
     def _carry_out(self, commands: Iterable[Sequence[str]], work: Path, log: Path) -> None:
@@ -183,7 +178,7 @@ class Builder:
 
     @cached_property
     def _compiler(self) -> str:
-        """The version that a program prints; raises CannotRun if it is not installed."""
+        """The version that the compiler prints; raises CannotRun if there is none."""
         return compiler_version(["cc"])
 
     @property
@@ -193,7 +188,7 @@ class Builder:
         return hashlib.sha256(what.encode()).hexdigest()[:8]
 
     def _commands(self, source: Path, work: Path, target: Path) -> Iterator[list[str]]:
-        """The commands that build, install and try a commit, each run in ``work``."""
+        """The commands that build, install and try a commit, each to be run in ``work``."""
         answers = [str(target / "bin" / "postgres"), "--version"]
         compiler = ["ccache", "cc"] if shutil.which("ccache") else ["cc"]
         jobs = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
@@ -233,7 +228,7 @@ def commit_of(place: str) -> str | None:
 def remove_oldest(places: Sequence[Path], most_bytes: int, *, but: Path) -> None:
     """Remove the least recently used directories, until the rest takes ``most_bytes`` at most.
 
-    From the one that is to stay on, none is removed.
+    Removes neither ``but`` nor a directory that was used after it.
     """
     sizes = {place: sum(f.lstat().st_size for f in place.rglob("*")) for place in places}
     for oldest in sorted(places, key=lambda place: place.stat().st_mtime):

@@ -1,7 +1,7 @@
 """What it takes to build old source trees with today's tools.
 
-It is read from the trees themselves, not from dates: a back branch is as old as its release, and
-what is being developed says the same version for a year.
+The trees themselves tell, not dates: a back branch is as old as its release, and the development
+branch has the same version for a year.
 """
 
 from __future__ import annotations

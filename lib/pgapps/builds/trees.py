@@ -61,35 +61,32 @@ def keep_links(servers: Sequence[str]) -> Iterator[str]:
             yield f"{server} is relinked in every block, from the objects in {tree}."
 
 
-def _keep(binaries: Binaries) -> Path:
-    """Copy what relinking an installation's backend needs; returns its build tree, or CannotRun."""
-    named = _named(binaries)
-    tree, source = named.get("builddir"), named.get("srcdir")
-    if tree is None:
-        raise CannotRun("it does not say where it was built")
-    _keep_from(tree, [s for s in [source] if s and s.is_dir()], binaries)
-    return tree
-
-
 _NAMED = re.compile(r"^abs_top_(builddir|srcdir) = (/.+)$", re.MULTILINE)
 
 
 def _named(binaries: Binaries) -> dict[str, Path]:
     """The build and source directories that an installation's Makefile.global names."""
-    prefix = binaries.bindir.parent
-    for place in ("lib*", "lib*/*", "lib*/*/*"):
-        for file in prefix.glob(f"{place}/pgxs/src/Makefile.global"):
-            text = file.read_text("utf-8", "replace")
-            return {which: Path(path.strip()) for which, path in _NAMED.findall(text)}
-    return {}
+    prefix, places = binaries.bindir.parent, ("lib*", "lib*/*", "lib*/*/*")
+    found = (f for place in places for f in prefix.glob(f"{place}/pgxs/src/Makefile.global"))
+    file = next(found, None)
+    text = file.read_text("utf-8", "replace") if file else ""
+    return {which: Path(path.strip()) for which, path in _NAMED.findall(text)}
 
 
-def _keep_from(tree: Path, sources: Sequence[Path], binaries: Binaries) -> None:
-    """Copy it from this tree; CannotRun for another build's tree, or one that others can change."""
-    program, links = binaries.bindir / "postgres", place_of_links()
+def _keep(binaries: Binaries) -> Path:
+    """Copy what relinking an installation's backend needs, and return its build tree.
+
+    Raises CannotRun for another build's tree, or one that other accounts can change.
+    """
+    named = _named(binaries)
+    tree, source = named.get("builddir"), named.get("srcdir")
+    if tree is None:
+        raise CannotRun("it does not say where it was built")
     if not (tree / _BACKEND).is_file():
         raise CannotRun(f"there is no {_BACKEND} in {tree}")
-    trees = list(dict.fromkeys(path.resolve() for path in (tree, *sources)))
+    program, links = binaries.bindir / "postgres", place_of_links()
+    found = (path for path in (tree, source) if path and path.is_dir())
+    trees = list(dict.fromkeys(path.resolve() for path in found))
     for own in trees:
         _require_ours(own)
     try:
@@ -111,6 +108,7 @@ def _keep_from(tree: Path, sources: Sequence[Path], binaries: Binaries) -> None:
         remove_oldest([p for p in links.iterdir() if is_finished(p)], MOST_BYTES, but=kept)
     except OSError as error:
         raise cannot_write(error, links, "PGSTUDIES_CACHE") from error
+    return tree
 
 
 def _require_ours(tree: Path) -> None:

@@ -17,37 +17,43 @@ Repo = Annotated[
     typer.Option(metavar="DIR", help="A clone of PostgreSQL's git repository.", show_default=False),
 ]
 
+_Unit = Annotated[
+    str | None,
+    typer.Option(
+        metavar="UNIT",
+        help="What is counted: a unit of work, or a part of its name that no other has.",
+        show_default=False,
+    ),
+]
+
+_Workload = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR",
+        help="In place of a unit: a statement of this workload, see `pgstudies compare`.",
+        show_default=False,
+    ),
+]
+
+_Step = Annotated[
+    str,
+    typer.Option(
+        metavar="STEP",
+        help="The statement: its name, or a part of it that no other name has.",
+        show_default=False,
+    ),
+]
+
 
 def bisect(
     *,
     repo: Repo,
     good: Annotated[str, typer.Option(metavar="COMMIT", help="The older end.", show_default=False)],
     bad: Annotated[str, typer.Option(metavar="COMMIT", help="The newer end.", show_default=False)],
-    unit: Annotated[
-        str | None,
-        typer.Option(
-            metavar="UNIT",
-            help="What is counted: a unit of work, or a part of its name that no other has.",
-            show_default=False,
-        ),
-    ] = None,
-    workload: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR",
-            help="In place of a unit: a statement of this workload, see `pgstudies compare`.",
-            show_default=False,
-        ),
-    ] = None,
+    unit: _Unit = None,
+    workload: _Workload = None,
     pgbench: Pgbench = None,
-    step: Annotated[
-        str,
-        typer.Option(
-            metavar="STEP",
-            help="The statement: its name, or a part of it that no other name has.",
-            show_default=False,
-        ),
-    ] = "",
+    step: _Step = "",
     configure: Configure = None,
 ) -> None:
     """Find the commit that changed how many instructions a unit of work takes.
@@ -77,7 +83,7 @@ def bisect(
     from ..builds.builder import Builder
     from ..builds.repository import Repository
     from ..workload.pgbench_options import parameters_of
-    from .strategies import Bench, bisected, find_unit, statement_named
+    from .strategies import bisected, find_unit, statement_named
 
     is_own = workload is not None or pgbench is not None
     if (unit is not None) == is_own:
@@ -93,7 +99,6 @@ def bisect(
     with Progress("bisecting", None) as progress:
         ends = [repository.commit(name).sha for name in (good, bad)]
         builder = Builder(repository, ends=ends, configure=configure or (), show=progress.show)
-        bench = Bench(builder, repository, progress, (good, bad))
-        text, path = bisected(bench, wanted)
+        text, path = bisected(builder, progress, good, bad, wanted)
     tell(text)
     say(f"{builder.built} built; the builds are in {repository.place}, the record is {path}.")

@@ -1,24 +1,35 @@
-"""Bisection by a number that every commit has exactly, such as the instructions of a unit."""
+"""Bisection by a number that every commit has exactly, and its answer as text for a mail."""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+import textwrap
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from pgservers.errors import CannotRun, StudyError
+from pgservers.terminal import printable
+
+from ..counting.by_function import moved
+from ..counting.frames import EXACT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+    import polars as pl
 
     from ..builds.repository import Commit, Repository
 
-ALIKE = 0.001
-"""Numbers that differ by less (relative) count as the same: two counts differ by as much."""
-
 WORTH = 0.1
 """Smaller steps, relative to the whole change, are not searched for."""
+
+WIDTH = 79
+
+LIMITS = "Counts of one backend under callgrind; waiting, contention and caches are not in them."
+
+_WORTH_NAMING = 0.005
+"""The least change of a function that is listed, as a part of the whole count."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +37,11 @@ class Step:
     """A commit at which the number changes.
 
     Attributes:
-        commit: That commit, or the last of those it may be.
-        before: The number of its parent, or of the last commit before that has one.
+        commit: That commit, or the last of ``among``.
+        before: The number of its parent, or of the last earlier commit that has one.
         after: The number from it on.
-        among: All it may be, where commits between could not be built or measured; else one.
-        since: The name of the commit that has the number before it.
+        among: All commits that it may be: several if some could not be built or measured.
+        since: The commit that ``before`` is of.
 
     """
 
@@ -39,10 +50,6 @@ class Step:
     after: float
     among: tuple[Commit, ...]
     since: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """The step in the types of JSON."""
-        return asdict(self)
 
 
 @dataclass
@@ -95,13 +102,13 @@ def bisect(
             except CannotRun as reason:
                 raise StudyError(f"{name} cannot be measured: {reason}.") from None
         whole = search.apart(*ends)
-        if whole <= ALIKE:
+        if whole <= EXACT:
             first, last = (found.levels[sha] for sha in ends)
             raise StudyError(
                 f"{good} and {bad} do not differ: {first:,.0f} and {last:,.0f}.  Steps "
                 f"between them may cancel out: try other ends."
             )
-        search.worth = max(ALIKE, WORTH * whole)
+        search.worth = max(EXACT, WORTH * whole)
         for end in dict.fromkeys(ends):
             if search.apart(origin, end) > search.worth:
                 search.between(origin, end)
@@ -117,7 +124,7 @@ class _Search:
     measure: Callable[[str], float]
     show: Callable[[str, int], object]
     found: Found
-    worth: float = ALIKE
+    worth: float = EXACT
 
     def level(self, sha: str) -> float:
         """The number of a commit, measured once; raises CannotRun where it has none."""
@@ -200,3 +207,49 @@ def _steps(output: str) -> int:
     """The number of commits that git expects to need, this one included."""
     estimate = re.search(r"roughly (\d+) step", output)
     return 1 + int(estimate[1]) if estimate else 1
+
+
+def moved_functions(step: Step, counts: Callable[[str], pl.DataFrame]) -> pl.DataFrame:
+    """The functions that a step moved: function, before, after, change; at most ten.
+
+    ``counts`` returns a commit's table of ``instructions``.
+    """
+    one, other = (counts(sha).slice(1) for sha in (step.since, step.commit.sha))
+    table = moved(one, other)
+    return table.filter(table["change"].abs() >= _WORTH_NAMING * step.before)
+
+
+def as_text(found: Found, what: str, functions: Mapping[str, pl.DataFrame]) -> str:
+    """The steps with commit, date, author, subject, both numbers and the functions that moved.
+
+    ``what`` names what was counted, ``functions`` has the tables of ``moved_functions`` by commit.
+    """
+    lines = []
+    for step in found.steps:
+        percent = 100 * (step.after / step.before - 1)
+        lines.append(f"{what}: {_count(step.before)} -> {_count(step.after)} ({percent:+.1f} %)")
+        if len(step.among) > 1:
+            lines.append(f"by one of {len(step.among)} commits: the others could not be measured")
+        for commit in step.among:
+            lines += [f"  {commit.short}  {commit.date}  {commit.author}"]
+            lines += textwrap.wrap(
+                commit.subject, WIDTH, initial_indent="    ", subsequent_indent="    "
+            )
+        table = functions.get(step.commit.sha)
+        if table is not None and table.height:
+            lines.append("  in these functions (instructions of their own, for one unit):")
+            for name, before, after, change_of in table.iter_rows():
+                both = f"{_count(before):>10} -> {_count(after):>10}"
+                lines.append(f"    {name[:40]:40} {both}  {change_of:+,.0f}")
+        lines.append("")
+    lines.append(f"{len(found.levels)} commits measured, {len(found.skipped)} skipped.")
+    lines += [f"  skipped {sha[:10]}: {reason}" for sha, reason in found.skipped.items()]
+    lines += textwrap.wrap(LIMITS, WIDTH)
+    return "\n".join(map(printable, lines))
+
+
+def _count(number: float) -> str:
+    """Instructions with three digits: 13.2 million, 4,320."""
+    if number >= 1e6:
+        return f"{number / 1e6:.3g} million"
+    return f"{number:,.0f}"

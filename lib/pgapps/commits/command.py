@@ -14,7 +14,7 @@ from .gate_command import gate
 from .history_command import history
 
 commands = typer.Typer()
-commands.command(short_help="Find the commit that changed instructions or a plan.")(bisect)
+commands.command(short_help="Find the commit that changed instructions.")(bisect)
 commands.command(short_help="Count units of work over commits or releases.")(history)
 commands.command(short_help="Fail if a change executes more instructions.")(gate)
 

@@ -68,15 +68,9 @@ def touched_first(
     follow, one study after the other in turn, so that the first few are of all studies; those that
     need one of our extensions come last, as it cannot be built for every server.
     """
-    own = (
-        functions.group_by("unit")
-        .agg(
-            share=pl.col("own").filter(pl.col("function").is_in(list(changed))).sum()
-            / pl.col("own").sum()
-        )
-        .rows()
-    )
-    shares = dict(own)
+    own, is_changed = pl.col("own"), pl.col("function").is_in(list(changed))
+    share = own.filter(is_changed).sum() / own.sum()
+    shares = dict(functions.group_by("unit").agg(share=share).rows())
     touched = sorted((u for u in units if shares.get(u.name)), key=lambda u: -shares[u.name])
     studies: dict[str, list[Unit]] = {}
     for unit in units:
@@ -116,15 +110,13 @@ def as_markdown(
     ``shares`` are those of ``touched_first`` by unit, ``left`` is how many units were not asked
     for.
     """
-    done = units.filter(pl.col("ratio").is_not_null())
-    past = done.filter(pl.col("ratio") > 1 + limit)
-    lines = ["### Instructions for one unit of work", ""]
-    about = f"dearer by more than {100 * limit:g} %"
-    if past.height:
-        lines.append(f"**{past.height} of {done.height} units {_are(past.height)} {about}.**")
-    else:
-        lines.append(f"**None of {done.height} units is {about}.**")
-    lines += [
+    done = units.drop_nulls("ratio")
+    past = done.filter(pl.col("ratio") > 1 + limit).height
+    about = f"{'are' if past > 1 else 'is'} dearer by more than {100 * limit:g} %"
+    lines = [
+        "### Instructions for one unit of work",
+        "",
+        f"**{past or 'None'} of {done.height} units {about}.**",
         "",
         f"| unit | base | head | ratio |{' in changed functions |' if changed else ''} |",
         f"|---{'|--:' * (4 if changed else 3)}|---|",
@@ -146,7 +138,7 @@ def as_markdown(
     lines.append("")
     if hint := hint_of_names(moved):
         lines.append(f"- {hint}")
-    for row in units.filter(pl.col("reason").is_not_null()).iter_rows(named=True):
+    for row in units.drop_nulls("reason").iter_rows(named=True):
         who = "head cannot do it" if row["baseline"] is not None else "not counted"
         lines.append(f"- {markdown(row['unit'])}, {who}: {markdown(row['reason'])}")
     if left:
@@ -162,10 +154,6 @@ def as_markdown(
         "without executing more.",
     ]
     return "\n".join(lines)
-
-
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"
 
 
 def _word(ratio: float, limit: float) -> str:

@@ -18,41 +18,49 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-_HOW = ("--unified=0", "--no-ext-diff", "--no-textconv")
-"""The diff, without external diff programs."""
+_MOST_DIFF = 200_000_000
+"""The longest diff that is read (bytes)."""
+
+_Base = Annotated[
+    str,
+    typer.Option(
+        metavar="COMMIT|SERVER",
+        help="What the change is compared with; with --repo, the commit where --head branched "
+        "off from it.",
+        show_default=False,
+    ),
+]
+
+_Head = Annotated[
+    str, typer.Option(metavar="COMMIT|SERVER", help="The change.", show_default=False)
+]
+
+_Repo = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="A clone of PostgreSQL's git repository; base and head are commits of it.  "
+        "Without it they are releases or directories of programs.",
+        show_default=False,
+    ),
+]
+
+_Diff = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Without --repo: the change as a diff; the work that it touches is counted first.",
+        show_default=False,
+    ),
+]
 
 
 def gate(
     *,
-    base: Annotated[
-        str,
-        typer.Option(
-            metavar="COMMIT|SERVER",
-            help="What the change is compared with; with --repo, the commit where --head branched "
-            "off from it.",
-            show_default=False,
-        ),
-    ],
-    head: Annotated[
-        str, typer.Option(metavar="COMMIT|SERVER", help="The change.", show_default=False)
-    ],
-    repo: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="A clone of PostgreSQL's git repository; base and head are commits of it.  "
-            "Without it they are releases or directories of programs.",
-            show_default=False,
-        ),
-    ] = None,
-    diff: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Without --repo: the change as a diff; the work that it touches is counted first.",
-            show_default=False,
-        ),
-    ] = None,
+    base: _Base,
+    head: _Head,
+    repo: _Repo = None,
+    diff: _Diff = None,
     limit: Annotated[
         str, typer.Option(metavar="PERCENT", help="By how much a count may grow.")
     ] = "0.5%",
@@ -94,10 +102,11 @@ def gate(
         if repo is not None and diff is not None:
             raise StudyError("The diff of two commits comes from --repo: leave out --diff.")
         part = limit_of(limit)
+        sides, names, text = (base, head), (base, head), ""
         if repo is not None:
             sides, names, text = _built(repo, base, head, configure or ())
-        else:
-            sides, names, text = (base, head), (base, head), _read(diff)
+        elif diff is not None:
+            text = read_regular(diff, _MOST_DIFF, "a diff").decode(errors="replace")
         code = _judged(sides, names, changed_functions(text), part, most=most, asked=unit or ())
     except StudyError as error:
         if not bisect_run:
@@ -159,17 +168,9 @@ def _built(
         raise StudyError(f"All commits of {head} are in {base}: there is nothing to compare.")
     with repository.held():
         before, after = built(repository, (oldest, newest), configure)
-        text = repository.git("diff", *_HOW, oldest.sha, newest.sha)
+        no_programs = ("--no-ext-diff", "--no-textconv")
+        text = repository.git("diff", "--unified=0", *no_programs, oldest.sha, newest.sha)
     return (str(before), str(after)), (oldest.short, newest.short), text
-
-
-_MOST_DIFF = 200_000_000
-
-
-def _read(diff: Path | None) -> str:
-    if diff is None:
-        return ""
-    return read_regular(diff, _MOST_DIFF, "a diff").decode(errors="replace")
 
 
 def _functions() -> pl.DataFrame:

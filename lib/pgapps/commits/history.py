@@ -24,14 +24,13 @@ from pgstudies.records.reading import (
     version_number,
 )
 
-from .bisection import ALIKE
+from ..counting.frames import EXACT
+from .bisection import LIMITS, WIDTH
 
 if TYPE_CHECKING:
     import altair as alt
 
     from pgstudies.records.reading import Record
-
-_WIDTH = 79
 
 _MOST = 20
 """The number of steps that are listed in a terminal."""
@@ -44,19 +43,15 @@ _COMMIT = r"^([0-9a-f]{10})[0-9a-f]{30}$"
 NOT_KNOWN = "build not known"
 """Shown if compiler and flags are unknown."""
 
-STEPS = {
-    "unit": pl.String(),
-    "from": pl.String(),
-    "to": pl.String(),
-    "before": pl.Float64(),
-    "after": pl.Float64(),
-    "percent": pl.Float64(),
+STEPS: dict[str, pl.DataType] = {
+    **dict.fromkeys(("unit", "from", "to"), pl.String()),
+    **dict.fromkeys(("before", "after", "percent"), pl.Float64()),
     "range": pl.String(),
 }
 
 
 def release_histories() -> list[Record]:
-    """The records of releases: that of ``pgstudies history`` with most counts, and that of units.
+    """The fullest record of ``pgstudies history --releases``, and that of the study ``releases``.
 
     The first has a few units in every minor release, the second every unit in the major releases.
     """
@@ -77,11 +72,12 @@ def _counted() -> list[Record]:
 def lines_of(record: Record) -> pl.DataFrame:
     """The counts of each unit, without open transactions, in the order of time.
 
-    Columns: unit, number (place of the point), point (a release, or a commit's name), version,
+    Columns: unit, number (place of the point), arm (its name), point (its short name), version,
     built (compiler and flags), line, instructions.  A new line begins where compiler or flags
     change.
     """
-    points: list[dict[str, Any]] = []
+    points: list[tuple[Any, ...]] = []
+    seen: set[str] = set()
     line, last = "", ""
     for arm in record.info["arms"]:
         server = record.info.get("servers", {}).get(arm.get("server") or "")
@@ -89,26 +85,15 @@ def lines_of(record: Record) -> pl.DataFrame:
             continue  # without a server of its own it is the reader's, and no point in time
         built = (arm.get("options") or {}).get("built") or built_with(server) or NOT_KNOWN
         if built != last:
-            again = sum(p["built"] == built for p in points)
-            line = f"{built} (again, {_short(arm['name'])})" if again else built
+            line = f"{built} (again, {_short(arm['name'])})" if built in seen else built
         last = built
+        seen.add(built)
         version = version_number(server.get("version_text"))
         # A major release stands for the newest minor one, which is another one tomorrow.
-        is_major = (version or "").startswith(f"{arm['name']}.")
-        name = version if version and is_major else arm["name"]
-        points.append(
-            {
-                "number": len(points),
-                "arm": arm["name"],
-                "name": name,
-                "point": _short(name),
-                "version": version,
-                "built": built,
-                "line": line,
-            }
-        )
-    schema = dict.fromkeys(["arm", "name", "point", "version", "built", "line"], pl.String())
-    known = pl.DataFrame(points, schema={"number": pl.Int64(), **schema})
+        name = version if version.startswith(f"{arm['name']}.") else arm["name"]
+        points.append((len(points), arm["name"], name, _short(name), version, built, line))
+    texts = dict.fromkeys(["arm", "name", "point", "version", "built", "line"], pl.String())
+    known = pl.DataFrame(points, schema={"number": pl.Int64(), **texts}, orient="row")
     counts = units_counted(record).filter(pl.col("open") == 0, pl.col("nested") == 0)
     order = {name: place for place, name in enumerate(counts["unit"].unique(maintain_order=True))}
     return (
@@ -129,7 +114,7 @@ def steps_of(lines: pl.DataFrame) -> pl.DataFrame:
     for _, of_unit in lines.group_by("unit", maintain_order=True):
         for one, other in itertools.pairwise(of_unit.iter_rows(named=True)):
             before, after = one["instructions"], other["instructions"]
-            if one["line"] != other["line"] or abs(after / before - 1) <= ALIKE:
+            if one["line"] != other["line"] or abs(after / before - 1) <= EXACT:
                 continue
             percent = 100 * (after / before - 1)
             between = f"{_CHANGES}{_tag(one)}...{_tag(other)}"
@@ -154,32 +139,28 @@ def steps_table(steps: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def steps_in_words(steps: pl.DataFrame, most: int = 3) -> Markdown:
-    """The largest steps of ``steps_of`` between minor and between major releases, as a page's text.
-
-    It names a limited number of each, with a link to the commits between.
-    """
+def steps_in_words(steps: pl.DataFrame) -> Markdown:
+    """The three largest of ``steps_of`` between minor and between major releases, with links."""
     major = pl.col("from", "to").str.extract(r"^(9\.\d+|\d+)")
     same = steps.select(major).select(pl.col("from") == pl.col("to")).to_series()
     parts = [("minor", steps.filter(same)), ("major", steps.filter(~same))]
-    text = "\n".join(part for name, found in parts for part in _part_in_words(name, found, most))
+    text = "\n".join(_part_in_words(name, found) for name, found in parts)
     return Markdown(text)  # type: ignore[no-untyped-call]
 
 
-def _part_in_words(name: str, steps: pl.DataFrame, most: int) -> list[str]:
+def _part_in_words(name: str, steps: pl.DataFrame) -> str:
     if steps.is_empty():
-        return [f"**Between {name} releases** no count changes by more than 0.1 %.", ""]
+        return f"**Between {name} releases** no count changes by more than 0.1 %.\n"
     several = f"{steps.height} counts change by more than 0.1 %, most of all"
     what = several if steps.height > 1 else "one count changes by more than 0.1 %"
-    head = f"**Between {name} releases** {what}:"
     lines = [
         f"- [{markdown(_short(row['from']))} to {markdown(_short(row['to']))}]({row['range']}), "
         f"{markdown(row['unit'])}: "
         f"{abs(row['percent']):.1f} % {'more' if row['percent'] > 0 else 'fewer'} instructions "
         f"({row['before']:,.0f}, then {row['after']:,.0f})"
-        for row in steps.head(most).iter_rows(named=True)
+        for row in steps.head(3).iter_rows(named=True)
     ]
-    return [head, "", *lines, ""]
+    return "\n".join([f"**Between {name} releases** {what}:", "", *lines, ""])
 
 
 def breaks_of(lines: pl.DataFrame) -> pl.DataFrame:
@@ -233,12 +214,9 @@ def history_text(lines: pl.DataFrame) -> str:
         text += textwrap.wrap(
             f"Not compared: {row['from']} -> {row['to']}, built by {row['built before']} and "
             f"{row['built after']}.",
-            _WIDTH,
+            WIDTH,
         )
-    text += textwrap.wrap(
-        "Counts of one backend under callgrind; waiting, contention and caches are not in them.",
-        _WIDTH,
-    )
+    text += textwrap.wrap(LIMITS, WIDTH)
     return "\n".join(map(printable, text))
 
 

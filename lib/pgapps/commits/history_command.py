@@ -15,56 +15,70 @@ from ..options import Configure
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import polars as pl
+
     from ..counting.units import Unit
     from .record import CommitRecord
+
+_Repo = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="A clone of PostgreSQL's git repository.", show_default=False),
+]
+
+_Since = Annotated[
+    str | None,
+    typer.Option(metavar="COMMIT", help="With --repo: the oldest commit.", show_default=False),
+]
+
+_Until = Annotated[str, typer.Option(metavar="COMMIT", help="With --repo: the newest commit.")]
+
+_Every = Annotated[
+    int, typer.Option(min=1, metavar="N", help="With --repo: count every Nth commit.")
+]
+
+_Narrow = Annotated[
+    int, typer.Option(min=0, metavar="N", help="With --repo: bisect the N largest changes.")
+]
+
+_Releases = Annotated[
+    str | None,
+    typer.Option(
+        metavar="all|NAME,NAME",
+        help="Count releases and directories of programs instead, such as 17,18,~/pg/19rc1; "
+        "or all releases, minor ones included.",
+        show_default=False,
+    ),
+]
+
+_Units = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="UNIT",
+        help="A unit of work; may be repeated.  [default: one of each study]",
+        show_default=False,
+    ),
+]
+
+_Chart = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Draw the unit with the largest change (.svg, .png, .json).",
+        show_default=False,
+    ),
+]
 
 
 def history(
     *,
-    repo: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="A clone of PostgreSQL's git repository.", show_default=False
-        ),
-    ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option(metavar="COMMIT", help="With --repo: the oldest commit.", show_default=False),
-    ] = None,
-    until: Annotated[
-        str, typer.Option(metavar="COMMIT", help="With --repo: the newest commit.")
-    ] = "HEAD",
-    every: Annotated[
-        int, typer.Option(min=1, metavar="N", help="With --repo: count every Nth commit.")
-    ] = 200,
-    releases: Annotated[
-        str | None,
-        typer.Option(
-            metavar="all|NAME,NAME",
-            help="Count releases and directories of programs instead, such as 17,18,~/pg/19rc1; "
-            "or all releases, minor ones included.",
-            show_default=False,
-        ),
-    ] = None,
-    unit: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="UNIT",
-            help="A unit of work; may be repeated.  [default: one of each study]",
-            show_default=False,
-        ),
-    ] = None,
-    narrow: Annotated[
-        int, typer.Option(min=0, metavar="N", help="With --repo: bisect the N largest changes.")
-    ] = 0,
-    chart: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Draw the unit with the largest change (.svg, .png, .json).",
-            show_default=False,
-        ),
-    ] = None,
+    repo: _Repo = None,
+    since: _Since = None,
+    until: _Until = "HEAD",
+    every: _Every = 200,
+    releases: _Releases = None,
+    unit: _Units = None,
+    narrow: _Narrow = 0,
+    chart: _Chart = None,
     configure: Configure = None,
 ) -> None:
     """Count units of work over the commits of a repository, or over releases and builds.
@@ -86,43 +100,46 @@ def history(
       5    the disk is full
       130  interrupted; run the same command to continue
     """  # noqa: D301
-    import polars as pl
-
     from pgstudies.records.reading import read_record
 
-    from ..markup import save
-    from .history import history_chart, history_text, lines_of, steps_of
+    from .history import history_text, lines_of
     from .strategies import find_unit
 
     if (repo is None) == (releases is None) or (repo is None) != (since is None):
         raise StudyError("Give either --repo with --since, or --releases.")
     wanted = [find_unit(name) for name in unit or ()] or _one_of_each_study()
-    if repo is None:
-        if narrow:
-            raise StudyError("Releases have no commits to bisect: --narrow needs --repo.")
-        path = _releases(str(releases), wanted)
-        lines = lines_of(read_record(path))
-    else:
-        assert since is not None
+    if repo is not None and since is not None:
         path, narrowed = _commits(
             repo, (since, until), wanted, every=every, configure=configure or (), narrow=narrow
         )
-        lines = lines_of(read_record(path))
+    elif narrow:
+        raise StudyError("Releases have no commits to bisect: --narrow needs --repo.")
+    else:
+        path, narrowed = _releases(str(releases), wanted), []
+    lines = lines_of(read_record(path))
     if lines.is_empty():
         raise StudyError(f"Nothing could be counted; {path} has the reasons.")
     tell(history_text(lines))
-    if repo is not None:
-        for text in narrowed:
-            tell(f"\n{text}")
+    for text in narrowed:
+        tell(f"\n{text}")
     if chart is not None:
-        steps = steps_of(lines)
-        largest = steps["unit"][0] if steps.height else lines["unit"][0]
-        of_unit = lines.filter(unit=largest)
-        drawn = history_chart(of_unit)
-        if isinstance(drawn, pl.DataFrame):
-            raise StudyError("There is only one count, so no chart was drawn.")
-        tell(f"Chart: {save(drawn, chart)}")
+        _draw(lines, chart)
     say(f"the record is {path}; `pgstudies book` draws it on the page History.")
+
+
+def _draw(lines: pl.DataFrame, chart: Path) -> None:
+    """Draw the unit with the largest change."""
+    import polars as pl
+
+    from ..markup import save
+    from .history import history_chart, steps_of
+
+    steps = steps_of(lines)
+    largest = steps["unit"][0] if steps.height else lines["unit"][0]
+    drawn = history_chart(lines.filter(unit=largest))
+    if isinstance(drawn, pl.DataFrame):
+        raise StudyError("There is only one count, so no chart was drawn.")
+    tell(f"Chart: {save(drawn, chart)}")
 
 
 def _one_of_each_study() -> list[Unit]:
@@ -135,10 +152,11 @@ def _one_of_each_study() -> list[Unit]:
 
 
 def _releases(names: str, wanted: Sequence[Unit]) -> Path:
+    from pgservers.order import version_key
     from pgservers.programs.releases import minor_releases
     from pgservers.programs.releases import releases as known
 
-    from ..counting.points import in_order_of_versions, points
+    from ..counting.points import points
     from .history import NOT_KNOWN
     from .record import CommitRecord
     from .strategies import continued
@@ -148,7 +166,7 @@ def _releases(names: str, wanted: Sequence[Unit]) -> Path:
         if names != "all"
         else [release.name for release in (*known(), *minor_releases())]
     )
-    found = in_order_of_versions(points(listed))
+    found = sorted(points(listed), key=lambda point: version_key(point.version))
     parameters = {"releases": [p.name for p in found], "units": [u.name for u in wanted]}
     same = [*(unit.what_counts() for unit in wanted), *(p.digest for p in found if p.digest)]
     with (
@@ -161,7 +179,10 @@ def _releases(names: str, wanted: Sequence[Unit]) -> Path:
                 record.skip(point.name, point.built or "", point.reason)
             elif not record.has(point.name):
                 about = {"description": point.version, "built": point.built or NOT_KNOWN}
-                _count(record, progress, wanted, point.name, point.server, **about)
+                try:
+                    _count(record, progress, wanted, point.name, point.server, **about)
+                except CannotRun as reason:
+                    record.skip(point.name, point.version, str(reason))
             progress.advance()
         return record.finish([point.name for point in found])
 
@@ -182,7 +203,7 @@ def _commits(
     from ..builds.repository import Repository
     from .history import lines_of, steps_of
     from .record import CommitRecord
-    from .strategies import Bench, bisected, continued
+    from .strategies import bisected, continued
 
     repository = Repository(repo)
     points = repository.every(*ends, every)
@@ -202,20 +223,18 @@ def _commits(
         ):
             for sha in points:
                 if not record.has(sha):
-                    about = {"description": repository.commit(sha).about, "built": builder.how}
+                    about = repository.commit(sha).about
                     try:
                         place = str(builder.build(sha))
+                        _count(record, progress, wanted, sha, place, description=about)
                     except CannotRun as reason:
-                        record.skip(sha, about["description"], str(reason))
-                    else:
-                        _count(record, progress, wanted, sha, place, **about)
+                        record.skip(sha, about, str(reason))
                 progress.advance()
             path = record.finish(points)
         texts = []
         for row in steps_of(lines_of(read_record(path))).head(narrow).iter_rows(named=True):
             (unit,) = [unit for unit in wanted if unit.name == row["unit"]]
-            bench = Bench(builder, repository, progress, (row["from"], row["to"]))
-            text, _ = bisected(bench, unit)
+            text, _ = bisected(builder, progress, row["from"], row["to"], unit)
             texts.append(text)
     return path, texts
 
@@ -228,19 +247,14 @@ def _count(
     server: str,
     **about: str,
 ) -> None:
-    """Count the units at one point, and write them."""
+    """Count the units at one point, and write them; raises CannotRun if its server cannot run."""
     from ..counting.counter import Counter
 
     counts, left_out = {}, {}
-    try:
-        with Counter(server, show=progress.show) as counter:
-            for unit in wanted:
-                try:
-                    counts[unit.name] = counter.count(unit, twice=False)
-                except CannotRun as reason:
-                    left_out[unit.name] = str(reason)
-            version = counter.version_text
-    except CannotRun as reason:
-        record.skip(name, about["description"], str(reason))
-        return
-    record.add(name, counts, version_text=version, left_out=left_out, **about)
+    with Counter(server, show=progress.show) as counter:
+        for unit in wanted:
+            try:
+                counts[unit.name] = counter.count(unit, twice=False)
+            except CannotRun as reason:
+                left_out[unit.name] = str(reason)
+    record.add(name, counts, version_text=counter.version_text, left_out=left_out, **about)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from pgservers.host.facts import git_revision, host_facts, packages
 from pgservers.paths import records_dir, run_dir
 from pgstudies.records.counts import INSTRUCTIONS, units_counted
-from pgstudies.records.reading import AMONG_OTHERS, infos_below, read_record
+from pgstudies.records.reading import infos_below, read_record
+from pgstudies.records.samples import AMONG_OTHERS
 from pgstudies.records.writing import RecordWriter, fingerprint
 
 from ..counting.by_function import count_samples
@@ -19,16 +20,16 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from pgstudies.records.info import Setup, TimelineEntry
+    from pgstudies.records.info import Setup
 
 
 class CommitRecord:
     """The record of ``what`` (``bisect`` or ``history``) with these parameters, new or continued.
 
     ``levels`` has a number by point (commit or release) and what was measured there: the
-    instructions of a unit; ``reasons`` says, for a complete record, why a point has no number.  A
-    complete record of the same parameters is read and not written again; an unfinished one is
-    continued.  ``same`` is what else must be alike, such as a unit's statements.
+    instructions of a unit; for a complete record ``reasons`` has why a point has no number.  A
+    complete record of the same parameters is only read; an unfinished one is continued.  ``same``
+    is what else must be alike, such as a unit's statements.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class CommitRecord:
         self._built = built
         self._writer: RecordWriter | None = None
         self.path: Path
-        self.levels: dict[tuple[str, str], float] = {}
+        self.levels: dict[tuple[str, str], float]
         self.reasons: dict[str, str] = {}
         for path, info in infos_below(records_dir(), what):
             if info["status"] == "complete" and info.get("fingerprint") == mark:
@@ -71,9 +72,8 @@ class CommitRecord:
         self._read()
 
     def _read(self) -> None:
-        record = read_record(self.path)
-        for arm, unit, _, _, instructions, _ in units_counted(record).iter_rows():
-            self.levels[arm, unit] = instructions
+        counts = units_counted(read_record(self.path)).select("arm", "unit", "instructions")
+        self.levels = {(arm, unit): number for arm, unit, number in counts.iter_rows()}
 
     def __enter__(self) -> Self:
         return self
@@ -98,48 +98,29 @@ class CommitRecord:
         *,
         description: str,
         version_text: str = "PostgreSQL",
-        built: str | None = None,
-        left_out: Mapping[str, str] | None = None,
+        built: str = "",
+        left_out: Mapping[str, str] = {},
     ) -> None:
-        """Write the ``instructions`` of each unit at a point, and the reasons of units left out."""
+        """Write a block: the ``instructions`` of each unit at a point, and what was left out."""
         for unit, table in counts.items():
             self.levels[point, unit] = float(table["inclusive"][0])
-        rows = [
-            (unit, iteration, metric, value, INSTRUCTIONS)
-            for unit, table in counts.items()
-            for metric, iteration, value in count_samples(table)
-        ]
-        about = (description, built or self._built, version_text)
-        self._write(point, rows, *about, left_out=left_out or {})
-
-    def _write(
-        self,
-        point: str,
-        values: Sequence[tuple[str, int, str, float, str]],
-        description: str,
-        built: str,
-        version_text: str,
-        *,
-        left_out: Mapping[str, str],
-    ) -> None:
-        """Write a block; ``values`` are step, iteration, metric, value and unit of its samples."""
         if self._writer is None:
             return
         info, now = self._writer.info, datetime.now(UTC)
         block = 1 + max(self._writer.finished_blocks, default=0)
-        rows = [(block, 1, 1, 1, AMONG_OTHERS, point, "", *value, now) for value in values]
-        self._arm(point, description, built, None)
+        place = (block, 1, 1, 1, AMONG_OTHERS, point, "")
+        rows = [
+            (*place, unit, iteration, metric, value, INSTRUCTIONS, now)
+            for unit, table in counts.items()
+            for metric, iteration, value in count_samples(table)
+        ]
+        self._arm(point, description, built or self._built)
         info["servers"][point] = {"version_text": version_text, "spec": None}
         info["server"]["version_text"] = version_text
         at = now.isoformat()
-        entry: TimelineEntry = {
-            "block": block,
-            "position": 1,
-            "arm": point,
-            "started_at": at,
-            "finished_at": at,
-        }
-        info["timeline"].append(entry)
+        info["timeline"].append(
+            {"block": block, "position": 1, "arm": point, "started_at": at, "finished_at": at}
+        )
         info["left_out"] += [
             {"arm": point, "step": unit, "case": "", "reason": reason}
             for unit, reason in left_out.items()
@@ -153,7 +134,7 @@ class CommitRecord:
             self._arm(point, description, self._built, reason)
             self._writer.save()
 
-    def _arm(self, point: str, description: str, built: str, reason: str | None) -> None:
+    def _arm(self, point: str, description: str, built: str, reason: str | None = None) -> None:
         assert self._writer is not None
         arms = self._writer.info["arms"]
         arms.append(

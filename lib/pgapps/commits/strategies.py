@@ -1,10 +1,10 @@
-"""How a bisection measures a commit: by the instructions of a unit of work."""
+"""A bisection by the instructions of a unit of work, with its record; and units by their names."""
 
 from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -17,12 +17,12 @@ from pgstudies.rooms import rooms
 from ..counting.counter import Counter
 from ..counting.units import units
 from ..workload.counting import statement_units
+from .bisection import as_text, moved_functions
 from .bisection import bisect as search
 from .record import CommitRecord
-from .report import as_text, moved_functions
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     import polars as pl
@@ -30,27 +30,18 @@ if TYPE_CHECKING:
     from pgservers.terminal import Progress
 
     from ..builds.builder import Builder
-    from ..builds.repository import Repository
     from ..counting.units import Unit
 
 
-@dataclass(frozen=True)
-class Bench:
-    """Where commits are built and measured, and between which ends."""
-
-    builder: Builder
-    repository: Repository
-    progress: Progress
-    ends: tuple[str, str]
-
-
-def bisected(bench: Bench, unit: Unit) -> tuple[str, Path]:
+def bisected(
+    builder: Builder, progress: Progress, good: str, bad: str, unit: Unit
+) -> tuple[str, Path]:
     """Bisect by the instructions of a unit of work; returns the answer and its record."""
     took: list[float] = []
-    repository, progress = bench.repository, bench.progress
+    repository = builder.repository
 
     def counted(sha: str) -> tuple[pl.DataFrame, str]:
-        server = str(bench.builder.build(sha))
+        server = str(builder.build(sha))
         with Counter(server, show=progress.show) as counter:
             return counter.count(unit, twice=False), counter.version_text
 
@@ -75,18 +66,14 @@ def bisected(bench: Bench, unit: Unit) -> tuple[str, Path]:
         left = f", {rough_duration(steps * sum(took) / len(took))} left" if took else ""
         progress.show(f"{what}{left}")
 
-    good, bad = bench.ends
     parameters = {
         "repo": str(repository.source),
         "good": repository.commit(good).sha,
         "bad": repository.commit(bad).sha,
         "unit": unit.name,
     }
-    how = bench.builder.how
-    with (
-        continued(),
-        CommitRecord("bisect", parameters, built=how, same=unit.what_counts()) as record,
-    ):
+    same = unit.what_counts()
+    with continued(), CommitRecord("bisect", parameters, built=builder.how, same=same) as record:
         found = search(repository, good, bad, measure, show=show)
         with repository.held():
             functions = {
@@ -95,7 +82,7 @@ def bisected(bench: Bench, unit: Unit) -> tuple[str, Path]:
                 if step.commit.sha in found.levels
             }
         text = as_text(found, unit.name, functions)
-        path = record.finish(steps=[step.as_dict() for step in found.steps], answer=text)
+        path = record.finish(steps=[asdict(step) for step in found.steps], answer=text)
     return text, path
 
 
@@ -111,21 +98,19 @@ def continued() -> Iterator[None]:
 
 def find_unit(name: str) -> Unit:
     """The unit of that name, or the only one with it in its name; raises StudyError otherwise."""
-    known = {unit.name: unit for study in rooms("study") for unit in units(study)}
-    return known[_only(name, known, "unit")]
+    return _only(name, (unit for study in rooms("study") for unit in units(study)), "unit")
 
 
 def statement_named(parameters: Mapping[str, Any], name: str) -> Unit:
     """A statement of the workload as a unit of work; raises as ``find_unit`` does."""
-    found = statement_units("workload", EMBEDDED, parameters)
-    known: dict[str, Unit] = {unit.name: unit for unit in found}
-    return known[_only(name, known, "statement")]
+    return _only(name, statement_units("workload", EMBEDDED, parameters), "statement")
 
 
-def _only(name: str, known: Collection[str], kind: str) -> str:
+def _only(name: str, found: Iterable[Unit], kind: str) -> Unit:
+    known = {unit.name: unit for unit in found}
     fits = [name] if name in known else [each for each in known if name in each]
     if len(fits) == 1:
-        return fits[0]
+        return known[fits[0]]
     about = (
         f"{len(fits)} {kind}s have {name!r} in their names" if fits else f"no {kind} is {name!r}"
     )

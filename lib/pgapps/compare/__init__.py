@@ -1,1 +1,1 @@
-"""Comparison of two servers: request, plan, measurement, and the text and report of the result."""
+"""Comparison of two servers: request, measurement, judgement, and the text and report of it."""

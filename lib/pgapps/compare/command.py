@@ -6,9 +6,8 @@ import os
 import shlex
 import sys
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -179,14 +178,10 @@ def compare(  # noqa: D103  (its help is above)
         from pgstudies.rooms import rooms
 
         from ..workload.pgbench_options import parameters_of
-        from .request import (
-            Request,
-            reason_too_old,
-            share_cores_alike,
-            without_what_it_refuses,
-        )
-        from .request import side as read_side
+        from .request import Request, reason_too_old, share_cores_alike, side, without_rejected
 
+        if until_decided and blocks is not None:
+            raise StudyError("--until-decided chooses the number of blocks: leave out --blocks.")
         parameters = assignments(parameter or [])
         _require_unset(parameters)
         studies = study or list(rooms("study"))
@@ -198,24 +193,23 @@ def compare(  # noqa: D103  (its help is above)
         if repo is not None:
             baseline, candidate = _built(repo, baseline, candidate)
 
-        side = partial(read_side, leave_out=leave_out, tell=tell)
-        before = side(
-            RunOptions.given().server_for(baseline),
-            otherwise="embedded",
-        )
-        after = side(candidate, otherwise=before.server)
+        left_out = tell if leave_out else None
+        usual = RunOptions.given().server_for(baseline)
+        before = side(usual, otherwise="embedded", tell=left_out)
+        after = side(candidate, otherwise=before.server, tell=left_out)
         if leave_out:
-            before, after = (without_what_it_refuses(each, tell) for each in (before, after))
+            before, after = without_rejected(before, tell), without_rejected(after, tell)
         pin = share_cores_alike(before, after)
         if not pin:
             tell("Not both sides have I/O workers, so no server is pinned to one core.")
         for name in list(studies):
             reason = reason_too_old(name, (before, after))
-            if reason is not None and name in (study or ()):
+            if reason is None:
+                continue
+            if study:
                 raise StudyError(f"{name} cannot be compared: {reason}.")
-            if reason is not None:
-                tell(f"{name} is left out: {reason}.")
-                studies.remove(name)
+            tell(f"{name} is left out: {reason}.")
+            studies.remove(name)
         request = Request(
             baseline=before,
             candidate=after,
@@ -231,12 +225,9 @@ def compare(  # noqa: D103  (its help is above)
             until_decided=until_decided,
             instructions=instructions,
         )
-        if until_decided and blocks is not None:
-            raise StudyError("--until-decided chooses the number of blocks: leave out --blocks.")
         code = _compare(request, report)
     except StudyError as error:
-        say(str(error))
-        code = _code(error)
+        code = _told(error)
     raise typer.Exit(for_git(code, bisect_run=bisect_run))
 
 
@@ -287,16 +278,18 @@ def rerun(
         request = reported.with_servers(baseline, candidate)
         for line in _asked(request):
             tell(line)
-        if not yes:
-            _require_consent("Measure this?", "pass --yes to run what is listed above")
+        if not (yes or sys.stdin.isatty()):
+            raise StudyError("Nothing was compared: pass --yes to run what is listed above.")
+        if not (yes or typer.confirm("Measure this?")):
+            raise StudyError("Nothing was compared.")
         code = _compare(request, output, fresh=True)
     except StudyError as error:
-        _cannot_run(error)
+        code = _told(error)
     raise typer.Exit(code)
 
 
 def _built(repo: Path, baseline: str | None, candidate: str) -> tuple[str, str]:
-    """The directories that two commits are built in, each of which may have a settings file."""
+    """Build two commits; returns each one's directory, with "+" and its settings file if given."""
     from ..builds.builder import built
     from ..builds.repository import Repository
 
@@ -316,17 +309,14 @@ def _built(repo: Path, baseline: str | None, candidate: str) -> tuple[str, str]:
 
 
 def _require_unset(parameters: Mapping[str, object]) -> None:
-    """Raise StudyError for parameters of a study that a comparison sets by itself."""
-    for name, instead in (
-        ("blocks", "--blocks"),
-        ("server", "--baseline and --candidate"),
-    ):
+    """Raise StudyError for a parameter of a study that a comparison sets itself."""
+    for name, instead in (("blocks", "--blocks"), ("server", "--baseline and --candidate")):
         if name in parameters:
             raise StudyError(f"In a comparison {name} is not a parameter: use {instead}.")
 
 
 def _asked(request: Request) -> Iterator[str]:
-    """The lines that say what a report's request would run."""
+    """What a report's request would run, in lines."""
     for name, side in (("Baseline", request.baseline), ("Candidate", request.candidate)):
         yield f"{name}: {side.server}"
         yield from (f"    {setting} = {value}" for setting, value in side.settings.items())
@@ -336,21 +326,9 @@ def _asked(request: Request) -> Iterator[str]:
         yield f"Only: {', '.join(filter(None, [*request.arms, request.case]))}"
 
 
-def _require_consent(question: str, otherwise: str) -> None:
-    """Ask on a terminal; raises StudyError for a no, and without a terminal."""
-    if not sys.stdin.isatty():
-        raise StudyError(f"Nothing was compared: {otherwise}.")
-    if not typer.confirm(question):
-        raise StudyError("Nothing was compared.")
-
-
-def _cannot_run(error: StudyError) -> NoReturn:
+def _told(error: StudyError) -> int:
+    """Print an error and return its exit code; a full disk keeps its own."""
     say(str(error))
-    raise typer.Exit(_code(error)) from None
-
-
-def _code(error: StudyError) -> int:
-    """The exit code of an error; a full disk keeps its own."""
     return error.exit_code if isinstance(error, SpaceError) else CANNOT_RUN
 
 
@@ -389,9 +367,9 @@ def _compare(request: Request, report: Path | None, *, fresh: bool = False) -> i
 
 
 def _of_workload(request: Request) -> Request:
-    """The request without the extensions that a side lacks; checked otherwise.
+    """The request without the extensions that a side lacks; raises StudyError for a bad workload.
 
-    They are told, and so are the workload's settings that a side does not know.
+    Prints what is left out: these extensions, and settings that a side does not know.
     """
     from msgspec.structs import replace
 

@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 
 BASELINE, COPY, CANDIDATE = "baseline", "baseline (again)", "candidate"
-"""The sides of a comparison; records name them so."""
+"""The names of the sides in records."""
 
 SIDES = (BASELINE, COPY, CANDIDATE)
 
 COMPARED = "compare_"
-"""The prefix of a study's name in records of comparisons, so that no page uses them."""
+"""Prefix of the study's name in records of comparisons, so that no page of the study uses them."""
 
 
 class Side(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of the two: a server, as ``serve`` names it, and settings that only it has."""
+    """One side: a server, as ``serve`` names it, and the settings of this side alone."""
 
     server: str
     settings: dict[str, str] = {}
@@ -49,7 +49,7 @@ class Side(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OtherRows(TypedDict):
-    """Rows of a statement's result that only one side of a comparison has."""
+    """Rows of a statement's result that only one side returned."""
 
     of: str  # the study's arm
     step: str
@@ -57,9 +57,9 @@ class OtherRows(TypedDict):
 
 
 class Besides(TypedDict):
-    """What the record of a comparison knows besides."""
+    """The keys that only the record of a comparison has."""
 
-    comparison: dict[str, Any]  # as ``Comparison.as_dict`` has it
+    comparison: dict[str, Any]  # in the types of JSON
     facts: dict[str, dict[str, Any]]  # of the servers, by arm
     plans: dict[str, dict[str, str]]  # by arm and step
     rows: NotRequired[list[OtherRows]]
@@ -68,38 +68,26 @@ class Besides(TypedDict):
 
 
 class ComparedInfo(Besides, Info):
-    """The whole of it."""
+    """The contents of a comparison's record.json."""
 
 
 def of_comparison(info: Info) -> ComparedInfo:
-    """The same, if it is a comparison's record; else raises StudyError."""
+    """``info`` as a comparison's; raises StudyError for another record."""
     checked(info, Besides, f"A record of {info['study']} is no comparison")
     return cast("ComparedInfo", info)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared.
-
-    Attributes:
-        baseline: The side that is divided by.
-        candidate: The other one.
-        pin: Whether studies may keep client and server on one core.
-
-    """
+    """The two sides, and whether studies may ``pin`` client and server to one core."""
 
     baseline: Side
     candidate: Side
     pin: bool = True
 
-    def as_dict(self) -> dict[str, Any]:
-        """The comparison in the types of JSON."""
-        about: dict[str, Any] = msgspec.to_builtins(self)
-        return about
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Comparison:
-        """The comparison from its ``as_dict``; raises StudyError for anything else."""
+        """The comparison from the types of JSON; raises StudyError for anything else."""
         return checked(values, cls, "A comparison is invalid")
 
 
@@ -108,10 +96,10 @@ class ComparisonDesign(Design):
     """Every arm chosen on both sides, the baseline twice.
 
     Attributes:
-        comparison: What is compared.
-        stands_for: By the name of an arm, the study's own arm and the side it is on.
-        links: What the links of all blocks are drawn from, alike for all studies.
-        seen: By the name of an arm, what its statements did so far.
+        comparison: The two sides.
+        stands_for: By the name of an arm, the study's own arm and its side.
+        links: The seed of the order of links, the same for all studies.
+        seen: By the name of an arm, the plans and results of its statements so far.
 
     """
 
@@ -124,15 +112,15 @@ class ComparisonDesign(Design):
 
     @property
     def needed(self) -> None:
-        """Whether an arm may be left out: in a comparison any arm, on all sides."""
+        """None: any arm may be left out, on all sides."""
         return
 
     def in_force(
         self,
         settings: Mapping[str, str],
-        as_then: Mapping[str, str],  # noqa: ARG002  (a study's own run has them)
+        as_then: Mapping[str, str],  # noqa: ARG002  (for a study's own run)
     ) -> Mapping[str, str]:
-        """The study's settings alone: the two servers are compared as they are."""
+        """The study's settings without ``as_then``: servers are compared as they are."""
         return settings
 
     def own(self, arm: Arm) -> Arm:
@@ -142,7 +130,10 @@ class ComparisonDesign(Design):
     def served(
         self, errors: Mapping[str | None, StudyError], lacking: Mapping[str, str] = {}
     ) -> Self:
-        """The design without the arms that a side cannot run; raises StudyError with none left."""
+        """The design without the arms that a side cannot run.
+
+        Raises StudyError if no arm is left, and the error of a server that could not be started.
+        """
         for error in errors.values():
             raise error
         reasons: dict[str, str] = {}
@@ -167,30 +158,29 @@ class ComparisonDesign(Design):
         return [other for other in self.arms if self.own(other).name == self.own(arm).name]
 
     def fails_on(self, arm: Arm) -> str:
-        """The arm's side: an arm that fails on one side is not compared."""
+        """The arm's side, in words: an arm that fails on one side is not compared."""
         return f"the {self.stands_for[arm.name][1]}"
 
     def continues(self, info: Info) -> bool:
-        """Complete records of the same two sides count: further blocks are added to theirs."""
+        """Whether the record is of the same two sides; a complete one gets further blocks too."""
         if self.fresh or "comparison" not in info:
             return False
-        own, found = self.comparison, Comparison.from_dict(cast("ComparedInfo", info)["comparison"])
-        return (found.baseline, found.candidate) == (own.baseline, own.candidate)
+        found = Comparison.from_dict(cast("ComparedInfo", info)["comparison"])
+        return replace(found, pin=self.comparison.pin) == self.comparison
 
     def begin(self, info: Info, block: int, arm: Arm, server: Server) -> None:
-        """Draw the size of the server's environment, and link its program anew where it can be.
+        """Draw the size of the server's environment, and relink its program if that is possible.
 
-        All servers of a side have one link in a block, whatever the study.
+        In a block all servers of a side have the same link, whatever the study.
         """
         if not isinstance(server, ManagedServer):
             return
         side = self.stands_for[arm.name][1]
         seed = random.Random(f"{self.links} {block} {side}").getrandbits(31)  # noqa: S311
         draw = random.Random(f"{info['seed']} {block} {arm.name}")  # noqa: S311  (no secret)
-        padding_bytes = draw.randrange(_PADDINGS)
-        where = {"block": block, "arm": arm.name}
-        server.pad(padding_bytes)
-        padded = {**where, "padding_bytes": padding_bytes}
+        where: dict[str, Any] = {"block": block, "arm": arm.name}
+        padded = {**where, "padding_bytes": draw.randrange(_PADDINGS)}
+        server.pad(padded["padding_bytes"])
         kept = cast("ComparedInfo", info)
         kept["environments"] = _with(kept.get("environments", []), padded)
         if server.can_relink:
@@ -198,26 +188,23 @@ class ComparisonDesign(Design):
             kept["links"] = _with(kept.get("links", []), linked)
 
     def trial(self, server: Server, arm: Arm, **where: Any) -> Trial:
-        """A trial whose statements and waits are observed."""
-        seen = self.seen[arm.name]
-        return ObservedTrial(server, arm, own=self.own(arm), seen=seen, **where)
+        """A trial that observes its statements and waits."""
+        return ObservedTrial(server, arm, own=self.own(arm), seen=self.seen[arm.name], **where)
 
     def note(self, info: Info, trials: Mapping[str, Trial]) -> None:
-        """Keep the servers' facts, the plans, and rows that only one side's result has."""
+        """Keep the servers' facts, the plans, and the rows that only one side's results have."""
         kept = cast("ComparedInfo", info)
         for name, trial in trials.items():
             if name not in kept["facts"]:
                 kept["facts"][name] = examined(trial.server)
             kept["plans"][name] = self.seen[name].plans
-        names = {(own.name, side): name for name, (own, side) in self.stands_for.items()}
-        for of in dict.fromkeys(of for of, _ in names):
-            sides = [self.seen[names[of, s]].rows for s in SIDES if (of, s) in names]
-            baseline, *again, candidate = sides
+        known = {(entry["of"], entry["step"]) for entry in kept["rows"]}
+        for of in dict.fromkeys(own.name for own, _ in self.stands_for.values()):
+            baseline, copy, candidate = (self.seen[_on(side, of)].rows for side in SIDES)
             for step in baseline.keys() & candidate.keys():
-                known = any((entry["of"], entry["step"]) == (of, step) for entry in kept["rows"])
-                random = any(copy.get(step) != baseline[step] for copy in again)
+                is_random = copy.get(step) != baseline[step]
                 found = different_rows(baseline[step], candidate[step])
-                if found and not known and not random:
+                if found and not is_random and (of, step) not in known:
                     rows = [((BASELINE, CANDIDATE)[side], row) for side, row in found]
                     kept["rows"].append({"of": of, "step": step, "rows": rows})
 
@@ -227,8 +214,8 @@ class ComparisonDesign(Design):
         return {**super().describe(arm), "of": own.name, "side": side}
 
     def completed(self, setup: Setup) -> Setup:
-        """The same, with the comparison; the rest is added to it."""
-        about = self.comparison.as_dict()
+        """``setup`` with the comparison, and with the keys that blocks add to."""
+        about = msgspec.to_builtins(self.comparison)
         return cast("Setup", {**setup, "comparison": about, "facts": {}, "plans": {}, "rows": []})
 
 
@@ -237,9 +224,14 @@ _PADDINGS = 4096
 
 
 def _with(entries: Sequence[dict[str, Any]], drawn: dict[str, Any]) -> list[dict[str, Any]]:
-    """The entries and what is drawn for a block, in place of what was when it was interrupted."""
+    """The entries and ``drawn``, in place of what an interrupted try of the block has drawn."""
     place = drawn["block"], drawn["arm"]
     return [*(e for e in entries if (e["block"], e["arm"]) != place), drawn]
+
+
+def _on(side: str, arm: str) -> str:
+    """The name of a study's arm on a side."""
+    return f"{arm}, {side}"
 
 
 def designed(
@@ -252,15 +244,12 @@ def designed(
 ) -> ComparisonDesign:
     """The design that runs these arms of a study on every side.
 
-    ``links`` is what programs are relinked by.  With ``fresh`` no earlier record is continued.
-    Raises StudyError where none of them can run.
+    ``links`` is the seed of the order of links.  With ``fresh`` no earlier record is continued.
     """
-    if all(arm.not_run for arm in arms):
-        raise StudyError(f"No arm can be compared: {arms[0].not_run}.")
-    stands_for = {f"{arm.name}, {side}": (arm, side) for arm in arms for side in SIDES}
+    stands_for = {_on(side, arm.name): (arm, side) for arm in arms for side in SIDES}
     return ComparisonDesign(
         study=f"{COMPARED}{study}",
-        arms=tuple(_on_side(comparison, name, *arm) for name, arm in stands_for.items()),
+        arms=tuple(_on_side(comparison, *of) for of in stands_for.values()),
         pin=comparison.pin,
         fresh=fresh,
         comparison=comparison,
@@ -269,21 +258,19 @@ def designed(
     )
 
 
-def _on_side(comparison: Comparison, name: str, arm: Arm, side: str) -> Arm:
-    settings, server = comparison.baseline.settings, None
-    # Where only settings differ, both are the same server's.
+def _on_side(comparison: Comparison, arm: Arm, side: str) -> Arm:
+    is_candidate = side == CANDIDATE
+    chosen = comparison.candidate if is_candidate else comparison.baseline
+    # If only settings differ, all sides run on one server.
     are_two = comparison.candidate.server != comparison.baseline.server
-    if side == CANDIDATE:
-        settings = comparison.candidate.settings
-        server = comparison.candidate.server if are_two else None
     return replace(
         arm,
-        name=name,
-        server=server,
-        settings=merged(arm.settings, settings),
-        copy_of=f"{arm.name}, {BASELINE}" if side == COPY else None,
-        # Else the baseline would find its code in the caches, from its copy's turns, and the
-        # candidate would not: 4 to 6 % for a statement of a millisecond.  A copy that was just
-        # written runs a lookup 1.6 % faster than a directory of long ago, so every side has one.
+        name=_on(side, arm.name),
+        server=chosen.server if is_candidate and are_two else None,
+        settings=merged(arm.settings, chosen.settings),
+        copy_of=_on(BASELINE, arm.name) if side == COPY else None,
+        # Without copies the baseline would find its code in the caches after its copy's turns, and
+        # the candidate would not: 4 to 6 % for a statement of a millisecond.  As a copy just
+        # written runs a lookup 1.6 % faster than an old directory, every side has one.
         own_programs=are_two,
     )

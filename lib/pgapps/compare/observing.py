@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from pgservers.servers.serve import Server
     from pgstudies.measuring.arms import Arm
     from pgstudies.measuring.counters import Counts
-    from pgstudies.measuring.trial import Took
+    from pgstudies.measuring.trial import Query, Took
 
-    Query = str | bytes | sql.SQL | sql.Composed
+    Connection = psycopg.Connection[TupleRow]
 
 
 _EXPLAINABLE = re.compile(
@@ -49,34 +49,30 @@ _READS = re.compile(r"\s*(SELECT|WITH|VALUES|TABLE)\b", re.IGNORECASE)
 _MOST_ROWS = 10_000
 
 MOST_SHOWN = 10
-"""The number of rows that are printed where two results differ."""
+"""The number of rows that are shown if two results differ."""
 
 
 class PlansAndResults:
-    """The plans of an arm's statements and the results of its scripts, by step and case.
+    """The plans of an arm's statements and the results of its scripts, by place: step and case.
 
-    ``plans`` has the text of EXPLAIN (COSTS OFF), the first of each statement; ``rows`` the last
-    result of a script's statement, in order, unless it is too long to keep.
+    ``plans`` has the text of EXPLAIN (COSTS OFF), the first of each statement; ``rows`` has the
+    last result of a script's statement, sorted, unless it is too long to keep.  ``scripts`` are the
+    steps whose statements ``keep_statements`` got one by one.
     """
 
     def __init__(self) -> None:
         self.plans: dict[str, str] = {}
         self.rows: dict[str, list[str]] = {}
-        self._scripts: set[str] = set()
+        self.scripts: set[str] = set()
 
     def keep_plan(
-        self,
-        connection: psycopg.Connection[TupleRow],
-        step: str,
-        case: str,
-        query: Query,
-        params: Params | None = None,
+        self, connection: Connection, place: str, query: Query, params: Params | None = None
     ) -> None:
-        """Keep the plan of a statement, unless there is one for this step or none can be had."""
-        place = f"{step}, {case}" if case else step
+        """Keep the plan of a statement that EXPLAIN takes, the first of this place."""
         if place in self.plans:
             return
-        composed = query if isinstance(query, sql.Composable) else sql.SQL(_text(query))
+        text = query.decode() if isinstance(query, bytes) else query
+        composed = text if isinstance(text, sql.Composable) else sql.SQL(text)
         if not _EXPLAINABLE.match(composed.as_string(connection)):
             return
         try:
@@ -88,83 +84,43 @@ class PlansAndResults:
             return
         self.plans[place] = "\n".join(row[0] for row in rows)
 
-    def keep_plan_of_script(
-        self,
-        connection: psycopg.Connection[TupleRow],
-        step: str,
-        case: str,
-        script: str,
-        variables: Mapping[str, Any],
-    ) -> None:
-        """Keep the plan of a pgbench script's first statement, with 1 for its random numbers.
-
-        Nothing is added once the plans of all its statements are kept.
-        """
-        if {step, case} & self._scripts:
-            return
-        lines = [line for line in script.splitlines() if not line.lstrip().startswith("\\")]
-        first = "\n".join(lines).split(";")[0]
-        self.keep_plan(
-            connection,
-            step,
-            case,
-            _VARIABLE.sub(lambda found: str(variables.get(found[1], 1)), first),
-        )
-
     def keep_statements(
-        self, connection: psycopg.Connection[TupleRow], step: str, statements: Mapping[str, str]
+        self, connection: Connection, step: str, statements: Mapping[str, str]
     ) -> dict[str, int]:
         """Keep the plans of a transaction's statements, and the results of those that only read.
 
-        ``statements`` are by case; their settings hold for those that follow.  Returns the digests
-        of the results, by case.  The transaction is read-only: a statement that cannot run in it
-        has no result.
+        ``statements`` are by case; a SET holds for the statements after it.  Returns the digests of
+        the results, by case.  The transaction is read-only: a statement that cannot run in it has
+        no result.
         """
-        self._scripts.add(step)
+        self.scripts.add(step)
         found: dict[str, int] = {}
         with connection.transaction(force_rollback=True):
             connection.execute("SET TRANSACTION READ ONLY")
             for case, text in statements.items():
                 if _SETS.match(text):
                     with suppress(psycopg.Error), connection.transaction():
-                        connection.execute(_text(text))
+                        connection.execute(text)
                     continue
-                self.keep_plan(connection, step, case, text)
+                place = _place(step, case)
+                self.keep_plan(connection, place, text)
                 if not _READS.match(text):
                     continue
                 with suppress(psycopg.Error), connection.transaction(force_rollback=True):
-                    cursor = connection.execute(_text(text))
+                    cursor = connection.execute(text)
                     found[case] = digest(cursor)
-                    self._keep_rows(f"{step}, {case}" if case else step, cursor)
+                    self.rows.pop(place, None)
+                    if cursor.rowcount <= _MOST_ROWS:
+                        self.rows[place] = sorted(map(repr, cursor.fetchall()))
         return found
 
-    def _keep_rows(self, place: str, cursor: psycopg.Cursor[TupleRow]) -> None:
-        self.rows.pop(place, None)
-        if cursor.rowcount <= _MOST_ROWS:
-            self.rows[place] = sorted(map(repr, cursor.fetchall()))
 
-    def keep_plan_of_prepared(
-        self,
-        connection: psycopg.Connection[TupleRow],
-        step: str,
-        case: str,
-        query: str,
-        parameters: Sequence[object],
-    ) -> None:
-        """Keep the plan of a prepared statement for these values of its parameters."""
-        self.keep_plan(
-            connection,
-            step,
-            case,
-            _PARAMETER.sub(
-                lambda found: sql.Literal(str(parameters[int(found[1]) - 1])).as_string(connection),
-                query,
-            ),
-        )
+def _place(step: str, case: str = "", **_: object) -> str:
+    return f"{step}, {case}" if case else step
 
 
 def different_rows(one: Sequence[str], other: Sequence[str]) -> list[tuple[int, str]]:
-    """A few rows that only one of two results has, each with 0 or 1 for which."""
+    """The first few rows that only one of two results has, each with that result's index."""
     sides = (Counter(one) - Counter(other), Counter(other) - Counter(one))
     pairs = zip_longest(*(list(only.elements()) for only in sides))
     rows = [(side, row) for pair in pairs for side, row in enumerate(pair) if row is not None]
@@ -172,7 +128,7 @@ def different_rows(one: Sequence[str], other: Sequence[str]) -> list[tuple[int, 
 
 
 def digest(cursor: psycopg.Cursor[TupleRow]) -> int:
-    """A checksum of a result's rows in any order, or of the number of changed rows.
+    """A checksum of a result's rows in any order; without rows, the number of changed rows.
 
     The cursor is rewound afterwards.
     """
@@ -185,23 +141,19 @@ def digest(cursor: psycopg.Cursor[TupleRow]) -> int:
     return int.from_bytes(whole.digest()[:6], "big")  # exact as a float
 
 
-def _text(query: str | bytes) -> Any:
-    return query.decode() if isinstance(query, bytes) else query
-
-
 INTERVAL_S = 0.05
 """The interval of sampling (s). A sample takes 0.1 ms, which is 0.2 % of the time on both sides."""
 
 ENOUGH = 20
-"""From this many samples of a step on, its own length is divided among them."""
+"""From this many samples of a step on, its duration is divided by their number."""
 
 WAIT = "wait, "
-"""The prefix of the metrics of sampled waits, in seconds of a step."""
+"""Prefix of the metrics of sampled waits (s)."""
 
 FIRST_VERSION = 90600
 """The first release that reports wait events."""
 
-# The name of the column keeps the statement out of what StatementCounters counts, and of itself.
+# By the name of its column, StatementCounters and the sample itself leave this statement out.
 _SAMPLE = b"""
     SELECT coalesce(wait_event_type || ': ' || wait_event, 'CPU') AS not_shared_blks_dirtied
     FROM pg_stat_activity
@@ -213,11 +165,11 @@ _SAMPLE = b"""
 class Waits:
     """Samples the wait events of our database's sessions, over a connection of its own.
 
-    It samples only while entered: a server that waits for its turn must not be sampled during
-    another's.  ``turn`` ends a sample; ``take`` returns it, once.
+    It samples only while it is entered: a server is not sampled during another's turn.  ``turn``
+    ends a sample; ``take`` returns that sample, once.
     """
 
-    def __init__(self, connection: psycopg.Connection[TupleRow]) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._awake = threading.Event()
         self._asleep = threading.Event()
@@ -241,7 +193,7 @@ class Waits:
             self._asleep.set()
 
     def turn(self) -> None:
-        """Begin to count anew."""
+        """End a sample, and begin another."""
         with self._lock:
             self._before, self._now = self._now, Counter()
             self._rounds = [self._rounds[1], 0]
@@ -269,7 +221,7 @@ class Waits:
     def _sample(self) -> None:
         while True:
             self._awake.wait()
-            # At random in the first interval, so that what is shorter is met as often as it should.
+            # A random time in the first interval, so that shorter waits are met as often as due.
             delay_s = random.uniform(0, INTERVAL_S)  # noqa: S311  (no secret)
             while not self._asleep.wait(delay_s):
                 delay_s = INTERVAL_S
@@ -279,14 +231,14 @@ class Waits:
                     return  # the server has ended, and the measuring reports it
                 with self._lock:
                     if not self._asleep.is_set():  # else the turn has ended meanwhile
-                        self._now.update(row[0] for row in rows)
+                        self._now.update(event for (event,) in rows)
                         self._rounds[1] += 1
             if self._ended:
                 return
 
 
 def waits_of(server: Server) -> Waits | None:
-    """A sampler of this server's waits; None for an external server, or one without them."""
+    """A sampler of this server's waits; None for an external server and for an old release."""
     if not server.capabilities.has("processes") or server.version < FIRST_VERSION:
         return None
     return Waits(server.connect())
@@ -302,12 +254,12 @@ class ObservedTrial(Trial):
         super().__init__(server, arm, **where)
 
     def open_sessions(self) -> None:
-        """Open another session, which samples waits."""
+        """Open the sessions of ``Trial``, and one that samples waits."""
         super().open_sessions()
         self._waits = waits_of(self.server)
 
     def close_sessions(self) -> None:
-        """Close it, and the others."""
+        """Close all of them."""
         if self._waits is not None:
             self._waits.close()
         super().close_sessions()
@@ -315,24 +267,25 @@ class ObservedTrial(Trial):
     def timed(
         self, step: str, query: Query, params: Params | None = None, **where: Any
     ) -> psycopg.Cursor[TupleRow]:
-        """Run a statement as ``Trial`` does; its result and its plan are kept."""
+        """Run a statement as ``Trial`` does, and keep its result's digest and its plan."""
         cursor = super().timed(step, query, params, **where)
         self.record(step, "result", digest(cursor), "digest", **where)
-        self._seen.keep_plan(self.connection, step, where.get("case", ""), query, params)
+        self._seen.keep_plan(self.connection, _place(step, **where), query, params)
         return cursor
 
     def prepared(
         self, step: str, query: str, parameters: Sequence[Sequence[object]], **where: Any
     ) -> None:
-        """Run a statement as ``Trial`` does; its plan is kept."""
+        """Run a statement as ``Trial`` does, and keep its plan for the last parameters."""
         super().prepared(step, query, parameters, **where)
-        case, last = where.get("case", ""), parameters[-1]
-        self._seen.keep_plan_of_prepared(self.connection, step, case, query, last)
+        values = [sql.Literal(str(value)).as_string(self.connection) for value in parameters[-1]]
+        bound = _PARAMETER.sub(lambda found: values[int(found[1]) - 1], query)
+        self._seen.keep_plan(self.connection, _place(step, **where), bound)
 
     def each(self, step: str, statements: Sequence[str], **how: Any) -> None:
-        """Run statements as ``Trial`` does; the plan of the first is kept."""
+        """Run statements as ``Trial`` does, and keep the plan of the first."""
         super().each(step, statements, **how)
-        self._seen.keep_plan(self.connection, step, how.get("case", ""), statements[0])
+        self._seen.keep_plan(self.connection, _place(step, **how), statements[0])
 
     @contextmanager
     def measuring(self, step: str, **how: Any) -> Iterator[Took]:
@@ -341,7 +294,7 @@ class ObservedTrial(Trial):
             yield took
 
     def counts(self, **how: Any) -> Counts:
-        """The totals of ``Trial``; also starts a new sample of waits."""
+        """The totals of ``Trial``; begins another sample of waits."""
         if self._waits is not None:
             self._waits.turn()
         return super().counts(**how)
@@ -356,14 +309,22 @@ class ObservedTrial(Trial):
     def look(self, step: str, script: str, *, seed: int, variables: Mapping[str, Any] = {}) -> None:
         """Run one transaction of a pgbench script, and keep its statements' plans and results.
 
-        pgbench reports the statements that it sends, with the values of their variables.  Results
-        are kept of statements that only read, from our own session afterwards.  Of several
-        statements, the names in ``statement_times`` are the cases.
+        pgbench reports the statements that it sends, with the values of their variables.  Those
+        that only read are run again in our own session, for their results.  The cases are the names
+        of ``statements_sent``.
         """
         sent = statements_sent(self, script, seed=seed, variables=variables)
         for case, result in self._seen.keep_statements(self.connection, step, sent).items():
             self.record(step, "result", result, "digest", case=case)
 
     def ran(self, step: str, case: str, script: str, variables: Mapping[str, Any]) -> None:
-        """Keep the plan of the script."""
-        self._seen.keep_plan_of_script(self.connection, step, case, script, variables)
+        """Keep the plan of the script's first statement, with 1 for each random number.
+
+        Nothing is kept if ``look`` has kept the plans of all its statements.
+        """
+        if {step, case} & self._seen.scripts:
+            return
+        lines = [line for line in script.splitlines() if not line.lstrip().startswith("\\")]
+        first = "\n".join(lines).split(";")[0]
+        bound = _VARIABLE.sub(lambda found: str(variables.get(found[1], 1)), first)
+        self._seen.keep_plan(self.connection, _place(step, case), bound)

@@ -1,4 +1,4 @@
-"""The report of a comparison: one HTML file with its charts, its samples and its request in it."""
+"""The report of a comparison: one HTML file with its charts, its samples and its request."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import polars as pl
 import vl_convert
 
@@ -24,12 +25,14 @@ from pgstudies.records.writing import parquet_bytes
 
 from ..markup import chart_markup
 from .design import BASELINE, CANDIDATE, SIDES
+from .judging.guards import step_name
 from .judging.measured import CPU, PLACE, STEP_NAME, TIME, blocks_of, clock_effects
-from .judging.result import IS_DECIDED
 from .request import Request
-from .text import headline, method, reason
+from .text import LARGEST_FIRST, headline, method, reason
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import altair as alt
 
     from .counted import Counted
@@ -44,7 +47,7 @@ _INSTRUCTIONS = {
 }
 
 _MOST_BYTES = 500_000_000
-"""The longest report that is read: its samples are in it."""
+"""The longest report that is read (bytes): it contains the samples."""
 
 _REQUEST = re.compile(
     r'<script type="application/json" id="pgstudies-comparison">(.*?)</script>', re.DOTALL
@@ -52,21 +55,17 @@ _REQUEST = re.compile(
 
 
 def write_report(result: Result, request: Request, text: str, target: Path) -> Path:
-    """Write the report to ``target``, whole or not at all, and return its path.
+    """Write the report to ``target``, whole or not at all, and return that path.
 
-    Raises SpaceError where it cannot be written.
+    Raises SpaceError if it cannot be written.
     """
-    page = (
-        environment(Path(__file__).parent)
-        .get_template("comparison.html")
-        .render(_parts(result, request, text))
-    )
-    write_file(target, page)
+    template = environment(Path(__file__).parent).get_template("comparison.html")
+    write_file(target, template.render(_parts(result, request, text)))
     return target
 
 
 def request_in(report: Path) -> Request:
-    """The request that a report was made for; raises StudyError for a file that is no report."""
+    """The request in a report; raises StudyError for a file that is no report."""
     found = _REQUEST.search(read_text(report, "a report", _MOST_BYTES))
     try:
         values = json.loads(found[1]) if found else None
@@ -84,6 +83,7 @@ def _parts(result: Result, request: Request, text: str) -> dict[str, Any]:
         "(function () {\n" + vega.replace("</script", "<\\/script") + "\n})();",
         (BOOK / "_static" / "charts.js").read_text(encoding="utf-8"),
     ]
+    asked = json.dumps(msgspec.to_builtins(request), indent=1, ensure_ascii=False)
     return {
         "headline": headline(result),
         "text": text,
@@ -95,22 +95,19 @@ def _parts(result: Result, request: Request, text: str) -> dict[str, Any]:
         ],
         "guards": result.guards.to_dicts(),
         "reasons": [
-            {
-                "place": ", ".join(str(p) for p in place if p),
-                "rows": [reason(row) for row in part.iter_rows(named=True)],
-            }
+            {"place": step_name(place), "rows": [reason(row) for row in part.iter_rows(named=True)]}
             for place, part in result.reasons.group_by(*PLACE, maintain_order=True)
         ],
         "plans": result.plans.to_dicts(),
         "rows": [
-            {"place": ", ".join(map(str, place)), "table": table_html(part.select("side", "row"))}
+            {"place": step_name(place), "table": table_html(part.select("side", "row"))}
             for place, part in result.rows.group_by("study", "of", "step", maintain_order=True)
         ],
         "counts": _counts(result.counted),
         "times": table_html(_times(result)),
-        "request": _json(request.as_dict()),
-        "asked": table_html(_asked(request)),
-        "host": table_html(_facts(dict(result.host))),
+        "request": asked.replace("<", "\\u003c"),  # which could end the script
+        "asked": _facts("asked for", _asked(request)),
+        "host": _facts("machine", result.host),
         "style": (BOOK / "_static" / "book.css").read_text(encoding="utf-8"),
         "scripts": scripts,
     }
@@ -130,42 +127,31 @@ def _study(result: Result, m: Measured) -> dict[str, Any]:
     )
     charts: list[alt.TopLevelMixin | pl.DataFrame] = []
     if drawn.height:
-        charts.append(
-            effect_chart(
-                drawn,
-                description=f"{m.study}: time on the candidate relative to the baseline, by step.",
-            )
-        )
+        about = f"{m.study}: time on the candidate relative to the baseline, by step."
+        charts.append(effect_chart(drawn, description=about))
     charts.append(
         block_chart(
             times,
-            y="value",
             y_title="seconds",
             step="what",
             arms=SIDES,
             description=f"{m.study}: the time of a step in every block, on both sides.",
         )
     )
+    records = {f"{n}-record.json": content_of(p, INFO) for n, p in enumerate(m.paths, start=1)}
+    files = {"samples.parquet": parquet_bytes(m.samples), **records}
     return {
         "name": m.study,
         "blocks": m.blocks,
-        "charts": [_drawn(chart) for chart in charts if not isinstance(chart, pl.DataFrame)],
-        "files": [_download(f"{m.study}-samples.parquet", parquet_bytes(m.samples))]
-        + [
-            _download(f"{m.study}-{number}-record.json", content_of(path, INFO))
-            for number, path in enumerate(m.paths, start=1)
-        ],
+        # Of a single block there is a table in place of a chart.
+        "charts": [chart_markup(c.to_dict()) for c in charts if not isinstance(c, pl.DataFrame)],
+        "files": [_download(f"{m.study}-{name}", content) for name, content in files.items()],
     }
 
 
 def _moved(result: Result) -> pl.DataFrame:
-    """The effects with their place in the report's order: what moved most comes first."""
-    order = [IS_DECIDED.not_(), -pl.col("ratio").log().abs().fill_null(0)]
-    return result.effects.sort(order).with_row_index("place")
-
-
-def _drawn(chart: alt.TopLevelMixin) -> str:
-    return chart_markup(chart.to_dict())
+    """The effects with their place in the report's order."""
+    return result.effects.sort(LARGEST_FIRST).with_row_index("place")
 
 
 def _times(result: Result) -> pl.DataFrame:
@@ -194,7 +180,7 @@ def _times(result: Result) -> pl.DataFrame:
 
 
 def _where_known(result: Result) -> dict[str, pl.Expr]:
-    """The columns on layout and work, where they say anything."""
+    """The columns on layout and instructions, if they have a value."""
     columns = {
         "links differ by, %": (100 * pl.col("allowance")).round(1),
         "instructions": pl.col("instructions").round(4),
@@ -207,7 +193,7 @@ def _where_known(result: Result) -> dict[str, pl.Expr]:
 
 
 def _counts(counted: Counted | None) -> list[str]:
-    """Tables of what was counted, and of the functions that moved."""
+    """Tables of what was counted, and of the functions that changed."""
     if counted is None:
         return []
     units = (
@@ -219,8 +205,8 @@ def _counts(counted: Counted | None) -> list[str]:
     return [table_html(frame) for frame in (units, functions) if frame.height]
 
 
-def _asked(request: Request) -> pl.DataFrame:
-    rows = {
+def _asked(request: Request) -> dict[str, str]:
+    return {
         "studies": ", ".join(request.studies),
         "size": request.profile,
         "parameters": ", ".join(f"{k} = {v}" for k, v in request.parameters.items()),
@@ -230,22 +216,14 @@ def _asked(request: Request) -> pl.DataFrame:
         "instructions": _INSTRUCTIONS[request.instructions],
         "kept on one core": "where the study does" if request.pin else "no",
     }
-    return pl.DataFrame({"": list(rows), "asked for": list(rows.values())})
 
 
-def _facts(host: dict[str, Any]) -> pl.DataFrame:
-    facts = {k: str(v) for k, v in host.items() if isinstance(v, (str, int, float))}
-    return pl.DataFrame({"": list(facts), "machine": list(facts.values())})
+def _facts(title: str, facts: Mapping[str, Any]) -> str:
+    """A table of names and single values."""
+    known = {k: str(v) for k, v in facts.items() if isinstance(v, (str, int, float))}
+    return table_html(pl.DataFrame({"": list(known), title: list(known.values())}))
 
 
 def _download(name: str, content: bytes) -> dict[str, Any]:
-    data = base64.b64encode(content).decode("ascii")
-    return {
-        "name": name,
-        "href": f"data:application/octet-stream;base64,{data}",
-        "kb": len(content) / 1e3,
-    }
-
-
-def _json(values: dict[str, Any]) -> str:
-    return json.dumps(values, indent=1, ensure_ascii=False).replace("<", "\\u003c")
+    href = f"data:application/octet-stream;base64,{base64.b64encode(content).decode('ascii')}"
+    return {"name": name, "href": href, "kb": len(content) / 1e3}

@@ -34,9 +34,7 @@ from ..options import showable
 from .design import Comparison, Side
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from pgstudies.parameters import Parameter
+    from collections.abc import Callable, Iterable
 
 Text = Annotated[str, Meta(max_length=4000)]
 
@@ -48,7 +46,7 @@ Parameters = Mapping[Text, Value | list[Value]]
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request to ``pgstudies compare``, which its report keeps for ``pgstudies rerun``.
 
-    ``blocks``, ``minutes`` and ``instructions`` are those of the command, or None.
+    ``blocks``, ``minutes`` and ``instructions`` are None if the option is not given.
     """
 
     baseline: Side
@@ -70,16 +68,11 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The part that a record keeps."""
         return Comparison(self.baseline, self.candidate, self.pin)
 
-    def as_dict(self) -> dict[str, Any]:
-        """The request in the types of JSON."""
-        values: dict[str, Any] = msgspec.to_builtins(self)
-        return values
-
     @classmethod
     def from_dict(cls, values: object) -> Request:
-        """The request from its ``as_dict``; raises StudyError for anything else.
+        """The request from the types of JSON; raises StudyError for anything else.
 
-        It may come from a stranger: settings that reach out of a server are refused.
+        It may come from a stranger: settings that affect more than a server are refused.
         """
         what = "The request for a comparison is invalid"
         request = checked(values, cls, what)
@@ -94,11 +87,11 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def with_servers(self, baseline: str | None, candidate: str | None) -> Request:
-        """The request with sides that the user gives, as for ``side``.
+        """The request with the sides that the user gives, as for ``side``.
 
-        A server without a file keeps the report's settings.  Raises StudyError where a server
-        remains that a report may not choose, as a side or by a parameter: a directory of programs,
-        which would be run, or an address, which would be connected to.
+        A server without a file keeps the report's settings.  Raises StudyError if a side or a
+        parameter of the report still names a directory of programs, which would be run, or an
+        address, which would be connected to.
         """
         for study in self.studies:
             _require_harmless(study, self.parameters)
@@ -112,8 +105,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def typed(request: Request) -> Request:
     """The request with its parameters in the types that its studies declare, as in records.
 
-    Raises StudyError for an unknown study, profile or parameter, and for a value of another type or
-    out of its limits.
+    Raises StudyError for an unknown study, profile or parameter, and for a value that is of the
+    wrong type or out of its limits.
     """
     parameters: dict[str, Any] = {}
     for study in request.studies:
@@ -143,27 +136,24 @@ def _chosen(name: str, reported: Side, text: str | None) -> Side:
 
 
 def _require_harmless(study: str, given: Parameters) -> None:
-    for parameter, word in _named(study, given):
-        if word and not (parameter.names == "server" and is_known(word)):
-            raise StudyError(
-                f"The report's {parameter.name} has {word!r}, and a report may not choose what is "
-                f"run, read or connected to: use `pgstudies compare -p {parameter.name}=...`."
-            )
-
-
-def _named(study: str, given: Parameters) -> Iterator[tuple[Parameter, str]]:
-    """The texts that name a server or a directory, each with its parameter."""
+    """Raise StudyError for a parameter that names a directory, or a server that is no release."""
     for parameter in declared(find_room(study).notebook):
         name = parameter.name
-        if parameter.names and name in given:
-            words = checked_parameters(study, [parameter], {name: given[name]})[name]
-            yield from ((parameter, w) for w in ([words] if isinstance(words, str) else words))
+        if not parameter.names or name not in given:
+            continue
+        words = checked_parameters(study, [parameter], {name: given[name]})[name]
+        for word in [words] if isinstance(words, str) else words:
+            if word and not (parameter.names == "server" and is_known(word)):
+                raise StudyError(
+                    f"The report's {name} has {word!r}, and a report may not choose what is run, "
+                    f"read or connected to: use `pgstudies compare -p {name}=...`."
+                )
 
 
 def share_cores_alike(baseline: Side, candidate: Side) -> bool:
-    """Whether both sides, or neither, have I/O workers, for which a session on one core would wait.
+    """Whether both sides, or neither, have I/O workers; a session on one core waits for them.
 
-    False where it is known of one alone.
+    False if this is known of one side only.
     """
     return _has_workers(baseline) == _has_workers(candidate)
 
@@ -177,7 +167,7 @@ def _has_workers(side: Side) -> bool | None:
 
 
 def _version(side: Side) -> int | None:
-    """The side's version number, if it is known without connecting."""
+    """The side's version number; None if only a connection would tell it."""
     if is_release(side.server):
         return parse_version(side.server)  # which fetches nothing
     if Address.parse(side.server).is_dsn:
@@ -189,10 +179,7 @@ def _version(side: Side) -> int | None:
 
 
 def reason_too_old(study: str, sides: Iterable[Side]) -> str | None:
-    """Why no arm of a study can run on both sides, by ``since`` of its ``sizes.toml``, or None.
-
-    Other reasons come up when it is measured.
-    """
+    """Why no arm of a study can run on both sides, by ``since`` of its ``sizes.toml``, or None."""
     room = rooms().get(study)
     since = room.about.get("since") if room is not None else None
     if since is None:
@@ -217,22 +204,16 @@ def _harmless(side: Side, where: str) -> Side:
     return replace(side, settings=known)
 
 
-def side(
-    text: str,
-    *,
-    otherwise: str | None,
-    leave_out: bool = False,
-    tell: Callable[[str], object] = lambda _: None,
-) -> Side:
+def side(text: str, *, otherwise: str | None, tell: Callable[[str], object] | None = None) -> Side:
     """A side as the command line has it: SERVER, FILE of settings, or SERVER+FILE.
 
-    ``otherwise`` is the server for a file alone, if a file alone is allowed.  With ``leave_out``
-    settings that reach out of a server are left out, as are lines that are no settings, and
-    ``tell`` gets a sentence on each.  Raises StudyError for such a setting, an address with a
-    password, and a file that cannot be read.
+    ``otherwise`` is the server for a file alone; None: it needs a server.  If ``tell`` is given,
+    settings that affect more than a server are left out, as are lines that are no settings, and it
+    gets a sentence on each.  Raises StudyError for such a setting otherwise, for an address with a
+    password, and for a file that cannot be read.
     """
     try:
-        return _side(text, otherwise, tell if leave_out else None)
+        return _side(text, otherwise, tell)
     except (OSError, RuntimeError, ValueError) as error:  # ~nobody/x, 5,000 characters, a zero byte
         why = error.strerror if isinstance(error, OSError) else error
         excerpt = text if len(text) < 60 else f"{text[:60]}..."
@@ -241,11 +222,7 @@ def side(
         ) from None
 
 
-def _side(
-    text: str,
-    otherwise: str | None,
-    tell: Callable[[str], object] | None,
-) -> Side:
+def _side(text: str, otherwise: str | None, tell: Callable[[str], object] | None) -> Side:
     server, plus, name = text.rpartition("+")
     file = _file(name)
     if file is not None and not plus:
@@ -261,9 +238,9 @@ def _side(
             "them: write it into ~/.pgpass."
         )
     address = address.absolute()
-    if file is None and plus and not address.is_dsn and not Path(address.text).exists():
-        raise StudyError(f"There is no settings file {name}.")
     if file is None:
+        if plus and not address.is_dsn and not Path(address.text).exists():
+            raise StudyError(f"There is no settings file {name}.")
         return Side(address.text)
     left: dict[str, str] = {}
     settings = read_settings(file, None if tell is None else left)
@@ -275,10 +252,10 @@ def _side(
     return Side(address.text, kept)
 
 
-def without_what_it_refuses(side: Side, tell: Callable[[str], object]) -> Side:
-    """The side without the settings that its programs do not take; ``tell`` gets their reasons.
+def without_rejected(side: Side, tell: Callable[[str], object]) -> Side:
+    """The side without the settings that its programs reject; ``tell`` gets the reasons.
 
-    Raises StudyError where none is left.
+    Raises StudyError if no setting is left.
     """
     if not side.settings or Address.parse(side.server).is_dsn:
         return side
@@ -289,13 +266,13 @@ def without_what_it_refuses(side: Side, tell: Callable[[str], object]) -> Side:
     kept = {name: value for name, value in side.settings.items() if name not in found}
     if not kept:
         raise StudyError(f"{side.server} accepts none of the settings: use another file.")
-    return Side(side.server, kept)
+    return replace(side, settings=kept)
 
 
 def check_settings(settings: Mapping[str, str], request: Request) -> dict[str, str]:
-    """The settings of a workload that a side's release does not know, each with those releases.
+    """The settings of a workload that a side's release does not know, each with such releases.
 
-    A server runs without them.  Raises StudyError for a value that a side does not take.
+    A server runs without them.  Raises StudyError for a value that a side rejects.
     """
     unknown: dict[str, str] = {}
     for server in dict.fromkeys((request.baseline.server, request.candidate.server)):
@@ -308,15 +285,14 @@ def check_settings(settings: Mapping[str, str], request: Request) -> dict[str, s
                     f"settings.conf: {name} = {settings[name]} is not taken by "
                     f"{binaries.version_text}: {why}."
                 )
-            both = (unknown.get(name), binaries.version_text)
-            unknown[name] = " and ".join(filter(None, both))
+            other = f"{unknown[name]} and " if name in unknown else ""
+            unknown[name] = f"{other}{binaries.version_text}"
     return unknown
 
 
 def _file(name: str) -> Path | None:
-    """The file of that name, or None."""
     try:
         file = Path(name).expanduser()
         return file if file.is_file() else None
-    except (OSError, RuntimeError, ValueError):  # too long a name, or ~ of a user there is none of
+    except (OSError, RuntimeError, ValueError):  # too long a name, or ~ of an unknown user
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pgservers.errors import StudyError
@@ -15,7 +16,7 @@ from pgstudies.run_options import RunOptions
 from .design import designed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pgservers.terminal import Progress
     from pgstudies.measuring.session import Measurement, Session
@@ -24,40 +25,41 @@ if TYPE_CHECKING:
 
 
 FEWEST_ROUNDS = 12
-"""Blocks that every study shall have: if fewer fit into the time, arms are left out.  Every
-guard needs nine; six decide as well, but an interval of six is as wide as they differ."""
+"""The number of blocks that every study shall have: if fewer fit into the time, arms are left out.
+Every guard needs nine; six can decide, but their interval is as wide as they differ."""
 
 NO_TIME = "there was no time, see --minutes"
 
 
-class ComparedStudy:
-    """A study that is being compared: a context manager that ends its session."""
+class ComparedStudy(ExitStack):
+    """A study that is being compared; the stack ends its session.
+
+    Attributes:
+        known: The study's arms that can be compared.
+        arms: Those that are compared.
+        took: How long each block of this run took (s).
+
+    """
 
     def __init__(
         self, name: str, what: Measurement, known: Sequence[str], arms: Sequence[str]
     ) -> None:
+        super().__init__()
         self.name = name
         self.what = what
         self.known = known
         self.arms = tuple(arms)
         self.took: list[float] = []
         self.session: Session | None = None
-        self._stack = ExitStack()
-
-    def __enter__(self) -> ComparedStudy:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._stack.__exit__(*error)
 
     def enter(
-        self, comparison: Comparison, profile: str, *, links: str, fresh: bool, **how: Any
+        self, *, comparison: Comparison, profile: str, links: str, fresh: bool, **how: Any
     ) -> None:
-        """Begin its session; arms that an earlier run left out for time stay out."""
+        """Begin the session; arms that an earlier run left out for lack of time stay out."""
         options = RunOptions(server=comparison.baseline.server, profile=profile)
         chosen = [arm for arm in self.what.arms if arm.name in self.arms and arm.server is None]
         design = designed(self.name, chosen, comparison, links=links, fresh=fresh)
-        self.session = self._stack.enter_context(session(self.what, design, options, **how))
+        self.session = self.enter_context(session(self.what, design, options, **how))
         if self.session.records:
             known = self.session.info["arms"]
             late = [arm["name"] for arm in known if arm["not_run"] == NO_TIME]
@@ -65,12 +67,12 @@ class ComparedStudy:
 
     @property
     def done(self) -> int:
-        """How many blocks it has."""
+        """The number of its finished blocks."""
         return len(self.session.finished) if self.session else 0
 
     @property
     def count(self) -> int:
-        """How many arms it has, on all sides."""
+        """The number of its arms, on all sides."""
         return len(self.session.arms) if self.session else 0
 
     @property
@@ -79,7 +81,7 @@ class ComparedStudy:
         return sum(self.took) / len(self.took) if self.took else 0.0
 
     def block(self) -> None:
-        """Measure its next block."""
+        """Measure the next block."""
         assert self.session is not None
         self.session.begin()
         finished = self.session.finished
@@ -88,97 +90,79 @@ class ComparedStudy:
         self.session.block(number)
         self.took.append(time.monotonic() - began)
 
-    def arm_of(self, unit: Sequence[str]) -> str:
-        """The study's arm that these sides are of."""
+    def costs(self) -> dict[str, float]:
+        """How long each of the study's arms takes in a block, all its sides together (s)."""
         assert self.session is not None
-        return self.session.design.own(self.session.arms[unit[0]]).name
-
-    def costs(self) -> dict[tuple[str, ...], float]:
-        """How long the sides of each arm take in a block (s), by their names."""
-        assert self.session is not None
-        able = {a.name: a for a in self.session.design.arms if a.name not in self.session.not_run}
-        busy = dict.fromkeys(able, 0.0)
+        design, not_run = self.session.design, self.session.not_run
+        own = {arm.name: design.own(arm).name for arm in design.arms if arm.name not in not_run}
+        busy = dict.fromkeys(own.values(), 0.0)
         for entry in self.session.info["timeline"]:
-            if entry["arm"] in busy:  # and not left out: a block no longer takes that
-                busy[entry["arm"]] += entry["busy_s"]
+            if entry["arm"] in own:
+                busy[own[entry["arm"]]] += entry["busy_s"]
         whole = sum(busy.values()) or 1.0
-        _, units = self.session.design.units([*able.values()])
-        return {
-            tuple(arm.name for arm in unit): self.block_s
-            * sum(busy[arm.name] for arm in unit)
-            / whole
-            for unit in units
-        }
+        return {arm: self.block_s * busy_s / whole for arm, busy_s in busy.items()}
 
-    def leave_out(self, names: Collection[str]) -> None:
-        """Leave out these arms; a block then takes less, by what they cost."""
+    def leave_out(self, arm: str) -> None:
+        """Leave out an arm on all sides; a block then takes less, by what the arm costs."""
         assert self.session is not None
-        saved = self.costs()[tuple(names)]
-        self.session.leave_out(names, NO_TIME)
+        saved = self.costs()[arm]
+        design = self.session.design
+        self.session.leave_out([a.name for a in design.arms if design.own(a).name == arm], NO_TIME)
         self.took = [self.block_s - saved]
 
 
+@dataclass
 class Rotation:
     """A block of every study in turn, the one with the fewest blocks next.
 
     Attributes:
         left: The studies that go on.
-        blocks: How many each is to have; None for as many as fit.
-        ends_at: When the time is up, by the monotonic clock.
         enter: Begins a study's session.
-        failed: Is told a study that cannot go on, and why.
-        progress: Is told how much there will be.
+        failed: Gets the name of a study that cannot go on, and the error.
+        progress: The bar, which gets the number of arms to be run.
+        ends_at: When the time is up, by the monotonic clock.
+        most: The number of blocks that each study shall have.
 
     """
 
-    def __init__(
-        self,
-        studies: Sequence[ComparedStudy],
-        *,
-        blocks: int | None,
-        ends_at: float,
-        enter: Callable[[ComparedStudy], None],
-        failed: Callable[[str, StudyError], None],
-        progress: Progress,
-    ) -> None:
-        self.left = list(studies)
-        self.most = blocks or MOST_BLOCKS
-        self.ends_at = ends_at
-        self.enter = enter
-        self.failed = failed
-        self.progress = progress
+    left: list[ComparedStudy]
+    enter: Callable[[ComparedStudy], None]
+    failed: Callable[[str, StudyError], None]
+    progress: Progress
+    ends_at: float = math.inf
+    most: int = MOST_BLOCKS
 
     def first_round(self) -> None:
         """Prepare every study and measure its first block, which says how long a block takes."""
         for study in list(self.left):
-            self._measure(study, is_first=True)
+            self._measure(study)
 
     def leave_out_arms(self) -> list[tuple[str, float]]:
-        """Leave out the dearest arms until ``FEWEST_ROUNDS`` blocks fit, but one of each study.
+        """Leave out the slowest arms until ``FEWEST_ROUNDS`` blocks fit; each study keeps one arm.
 
-        Returns their names and what they take in a block (s).
+        Returns their names, and how long each takes in a block (s).
         """
         lacking = FEWEST_ROUNDS - min((study.done for study in self.left), default=0)
         left_s = self.ends_at - time.monotonic()
         gone = []
         while lacking * sum(study.block_s for study in self.left) > left_s:
             costs = {
-                (study, unit): cost
+                (study, arm): cost
                 for study in self.left
                 if len(arms := study.costs()) > 1
-                for unit, cost in arms.items()
+                for arm, cost in arms.items()
             }
             if not costs:
                 break
-            study, unit = max(costs, key=lambda place: costs[place])
-            gone.append((f"{study.name}, {study.arm_of(unit)}", costs[study, unit]))
-            study.leave_out(unit)
+            study, arm = max(costs, key=lambda place: costs[place])
+            gone.append((f"{study.name}, {arm}", costs[study, arm]))
+            study.leave_out(arm)
         return gone
 
     def rounds(self) -> Iterable[int]:
-        """Measure until the time is up, or there are the blocks wanted; yields after each round.
+        """Measure until the time is up, or every study has its blocks.
 
-        No study gets more than one block more than another.
+        Yields the number of blocks whenever all studies have the same; they differ by one at most.
         """
         self._foretell()
         while self.left:
@@ -195,10 +179,10 @@ class Rotation:
                 self._foretell()
                 yield done.pop()
 
-    def _measure(self, study: ComparedStudy, *, is_first: bool = False) -> None:
+    def _measure(self, study: ComparedStudy) -> None:
         """Measure a study's next block; a study that cannot go on is left out."""
         try:
-            if is_first:
+            if study.session is None:
                 self.enter(study)
             if study.done < self.most:
                 study.block()

@@ -8,11 +8,13 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from pgservers.addresses import Address
 from pgservers.errors import NotebookError, ServerDied, StudyError
 from pgservers.terminal import Progress
+from pgstudies.analysis.intervals import MOST_BLOCKS
 from pgstudies.measuring.measure import measuring_here
 from pgstudies.rooms import find_room, rooms
 
@@ -44,14 +46,14 @@ FIRST_LOOK = 7
 """The fewest blocks of a confidence sequence of 95 %."""
 
 REPORT_S = 15.0
-"""What judging the blocks of all studies and writing the report takes (s); at most a twentieth of
-the time is kept for it."""
+"""Reserved for judging the blocks of all studies and for the report (s), at most a twentieth of
+the time."""
 
 EVERY = "all"
-"""Stands for every arm."""
+"""The word for every arm."""
 
 _OF_A_WORKLOAD = 0.7
-"""The part of a workload's block for its scripts; the rest is for restoring and starting."""
+"""The part of a workload's block for its scripts; restoring and starting take the rest."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,8 @@ class ComparisonRun:
     """What a comparison has measured.
 
     Attributes:
-        measured: The studies with blocks, finished ones of earlier runs among them.
-        counts: Instructions of both sides, where they were counted.
+        measured: The studies with blocks, including finished blocks of earlier runs.
+        counts: The instructions of both sides, if they were counted.
         failures: The studies that could not be compared.
         interrupted: Whether Ctrl-C ended it.
 
@@ -81,18 +83,16 @@ def compared(
 ) -> ComparisonRun:
     """Measure a comparison until its time is up, or every study has its blocks.
 
-    ``tell`` gets what is measured and what is left out, ``warn`` why a study cannot be compared, as
-    soon as that is known.  With ``fresh`` only what is measured now counts.  What was finished
-    before Ctrl-C is there as well.  Raises StudyError for an arm that no study has, and for what
-    concerns all studies, such as a server that cannot be started, or a disk.
+    ``tell`` gets what is measured, ``warn`` at once why a study cannot be compared.  With ``fresh``
+    no earlier block counts.  After Ctrl-C the finished blocks are returned.  Raises StudyError for
+    an arm that no study has, and for an error of all studies, such as a full disk.
     """
     began = time.monotonic()
-    seconds = 60 * (request.minutes or DEFAULT_MINUTES)
-    report_s = min(REPORT_S, seconds / 20)
-    ends_at = math.inf if request.minutes is None and request.blocks else began + seconds - report_s
+    seconds = _seconds(request)
     failures: list[str] = []
     studies: list[ComparedStudy] = []
     counts = None
+    interrupted = False
 
     def failed(study: str, error: StudyError) -> None:
         if type(error) not in {StudyError, NotebookError, ServerDied}:
@@ -100,57 +100,71 @@ def compared(
         warn(f"{study}: {error}")
         failures.append(study)
 
-    interrupted = False
     try:
         for name in request.studies:
             try:
-                studies.append(_planned(name, request, seconds))
+                studies.append(_planned(name, request))
             except StudyError as error:
                 failed(name, error)
-        _require_arms(request, studies)
-        for line in _intention(request, studies, ends_at - began + report_s):
+        for line in _intention(request, studies):
             tell(line)
         studies = [study for study in studies if study.arms]
         counts = _counts(request, warn)
-        with measuring_here("a comparison") as findings, ExitStack() as stack:
-            progress = stack.enter_context(Progress("comparing", None))
+        with (
+            measuring_here("a comparison") as findings,
+            Progress("comparing", None) as progress,
+            ExitStack() as stack,
+        ):
             for study in studies:
                 stack.push(study)
-            # Else every comparison would have the same links.
-            links = str(request.parameters.get("seed", secrets.randbits(31)))
-
-            def enter(study: ComparedStudy) -> None:
-                how: Any = {"findings": findings, "progress": progress, "fresh": fresh}
-                study.enter(request.comparison, request.profile, links=links, **how)
-
-            rotation = Rotation(
-                studies,
-                blocks=request.blocks,
-                ends_at=ends_at,
-                enter=enter,
-                failed=failed,
+            enter = partial(
+                ComparedStudy.enter,
+                comparison=request.comparison,
+                profile=request.profile,
+                # Drawn, because otherwise every comparison would have the same links.
+                links=str(request.parameters.get("seed", secrets.randbits(31))),
+                fresh=fresh,
+                findings=findings,
                 progress=progress,
             )
-            rotation.first_round()
-            if request.arms in {(), (EVERY,)} and (gone := rotation.leave_out_arms()):
-                progress.note(_left_out(gone, seconds))
-            for done in rotation.rounds():
-                if request.until_decided and done >= FIRST_LOOK:
-                    rotation.left = _undecided(request, rotation.left, progress)
+            ends_at = began + seconds - min(REPORT_S, seconds / 20)
+            most = request.blocks or MOST_BLOCKS
+            _rotate(request, Rotation([*studies], enter, failed, progress, ends_at, most))
     except KeyboardInterrupt:
         interrupted = True
-    found = [_measured(study) for study in studies if study.name not in failures]
-    return ComparisonRun(
-        tuple(m for m in found if m is not None), counts, tuple(failures), interrupted
-    )
+    found = _measured(study for study in studies if study.name not in failures)
+    return ComparisonRun(tuple(found), counts, tuple(failures), interrupted)
 
 
-def _planned(name: str, request: Request, seconds: float) -> ComparedStudy:
-    """The study with the arms that are compared; raises StudyError where its notebook does."""
+def _seconds(request: Request) -> float:
+    """The time for everything (s); infinite if only a number of blocks is given."""
+    if request.minutes is None and request.blocks:
+        return math.inf
+    return 60 * (request.minutes or DEFAULT_MINUTES)
+
+
+def _rotate(request: Request, rotation: Rotation) -> None:
+    """Measure all blocks; with ``until_decided`` only of studies that are still open."""
+    rotation.first_round()
+    if request.arms in {(), (EVERY,)} and (gone := rotation.leave_out_arms()):
+        rotation.progress.note(_left_out(gone, _seconds(request)))
+    for done in rotation.rounds():
+        if request.until_decided and done >= FIRST_LOOK:
+            result = result_for(request, _measured(rotation.left))
+            decided = result.effects.filter(IS_DECIDED).height
+            rotation.progress.note(
+                f"{done} blocks: {decided} of {result.effects.height} steps are decided."
+            )
+            still = undecided(result)
+            rotation.left = [study for study in rotation.left if study.name in still]
+
+
+def _planned(name: str, request: Request) -> ComparedStudy:
+    """The study with the arms that are compared; raises the StudyError of its notebook."""
     parameters = dict(request.parameters)
     room = find_room(name)
     if room.kind == "workload":
-        arm_s = _OF_A_WORKLOAD * seconds / FEWEST_ROUNDS / len(SIDES)
+        arm_s = _OF_A_WORKLOAD * _seconds(request) / FEWEST_ROUNDS / len(SIDES)
         parameters.setdefault("arm_s", 0.0 if request.blocks else arm_s)
     planned = plan(
         name, profile=request.profile, server=request.baseline.server, parameters=parameters
@@ -164,18 +178,15 @@ def _planned(name: str, request: Request, seconds: float) -> ComparedStudy:
     return ComparedStudy(name, what, known, chosen)
 
 
-def _require_arms(request: Request, studies: Sequence[ComparedStudy]) -> None:
-    """Raise StudyError for an arm that no study has."""
+def _intention(request: Request, studies: Sequence[ComparedStudy]) -> Iterator[str]:
+    """What is measured, and until when, in lines; raises StudyError for an arm no study has."""
     for arm in request.arms:
         if arm != EVERY and not any(arm in study.known for study in studies):
             known = "; ".join(f"{study.name}: {', '.join(study.known)}" for study in studies)
             raise StudyError(f"There is no arm {arm!r} to compare; there is {known}.")
-
-
-def _intention(request: Request, studies: Sequence[ComparedStudy], seconds: float) -> Iterator[str]:
-    """What is measured, and until when, as lines for a terminal."""
     yield f"Baseline:  {request.baseline}"
     yield f"Candidate: {request.candidate}"
+    seconds = _seconds(request)
     if math.isinf(seconds):
         yield f"A block of each study in turn, {request.blocks} of each:"
     else:
@@ -197,23 +208,10 @@ def _left_out(arms: Sequence[tuple[str, float]], seconds: float) -> str:
     )
 
 
-def _undecided(
-    request: Request, studies: Sequence[ComparedStudy], progress: Progress
-) -> list[ComparedStudy]:
-    """The studies with an open step that more blocks would probably decide."""
-    measured = [m for study in studies if (m := _measured(study)) is not None]
-    result = result_for(request, measured)
-    still = undecided(result)
-    decided = result.effects.filter(IS_DECIDED).height
-    blocks = studies[0].done
-    progress.note(f"{blocks} blocks: {decided} of {result.effects.height} steps are decided.")
-    return [study for study in studies if study.name in still]
-
-
-def _measured(study: ComparedStudy) -> Measured | None:
-    """The record with its blocks; None if none was begun."""
-    records = study.session.records if study.session else []
-    return read_measured(study.name, records) if records else None
+def _measured(studies: Iterable[ComparedStudy]) -> list[Measured]:
+    """The blocks of each study that has a record."""
+    records = [(study.name, study.session.records) for study in studies if study.session]
+    return [read_measured(name, paths) for name, paths in records if paths]
 
 
 def result_for(
@@ -222,7 +220,7 @@ def result_for(
     counts: Counted | None = None,
     failures: Sequence[str] = (),
 ) -> Result:
-    """What was measured, judged as the request asks for; errors as of ``result_of``."""
+    """Judge what was measured as the request asks; raises as ``result_of`` does."""
     return result_of(
         request.comparison,
         tuple(measured),
@@ -236,15 +234,13 @@ def result_for(
 
 
 def _counts(request: Request, warn: Callable[[str], None]) -> Counted | None:
-    """The counts, if asked for, or if they take little of the time."""
-    if request.instructions is None and not _is_worth_counting(request):
+    """The counts if asked for; without either option, if they are worth a part of the time."""
+    asked = request.instructions
+    if asked is False or (asked is None and not _is_worth_counting(request)):
         return None
-    if request.instructions is False:
-        return None
-    seconds = 60 * (request.minutes or DEFAULT_MINUTES)
-    seconds *= ASKED_PART if request.instructions else UNASKED_PART
-    if request.instructions and request.blocks is not None and request.minutes is None:
-        seconds = math.inf
+    seconds = _seconds(request)
+    if not asked and math.isinf(seconds):
+        seconds = 60 * DEFAULT_MINUTES
     try:
         wanted = [
             unit
@@ -253,12 +249,13 @@ def _counts(request: Request, warn: Callable[[str], None]) -> Counted | None:
             for unit in statement_units(study, request.baseline.server, request.parameters)
             if (request.case or "") in unit.name
         ]
-        return counted(request, wanted or None, seconds=seconds)
+        part = ASKED_PART if asked else UNASKED_PART
+        return counted(request, wanted or None, seconds=part * seconds)
     except StudyError as error:
-        if request.instructions:
+        if asked:
             raise
-        # What is wrong with a script leaves that script out, and what is wrong with a server or a
-        # disk ends the measuring as well.
+        # An error of a script leaves that script out later; one of a server or a disk ends the
+        # measuring as well.
         warn(f"No instructions are counted: {error}")
         return None
 

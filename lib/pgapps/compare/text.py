@@ -16,7 +16,7 @@ from ..builds.builder import commit_of
 from ..counting.by_function import hint_of_names
 from .counted import ALIKE
 from .design import BASELINE, CANDIDATE
-from .judging.guards import named, not_compared
+from .judging.guards import named, not_compared, step_name
 from .judging.layout import NOT_EXCLUDED, SAME_WORK
 from .judging.measured import CPU, PLACE
 from .judging.result import IS_DECIDED, IS_HIDDEN, decisive_failures
@@ -32,20 +32,22 @@ if TYPE_CHECKING:
 
 COLUMNS = 72
 
+LARGEST_FIRST = [IS_DECIDED.not_(), -pl.col("ratio").log().abs().fill_null(0)]
+"""The order of effects: decided steps first, and then by how much their time changed."""
+
 _ASCII = str.maketrans({"−": "-", "–": "-", "×": "x", "µ": "u", "…": "...", "±": "+/-"})
 
-_MOST_REASONS = 4
-
-_MOST_STEPS = 12
+_MOST_STEPS, _MOST_REASONS = 12, 4
+"""The number of steps that are listed, and of reasons of each."""
 
 _MOST_UNITS, _MOST_FUNCTIONS = 12, 5
 """The number of units that are listed, those that changed most, and of functions of each."""
 
 _MOST_DEFAULTS = 5
-"""Lines on defaults that differ."""
+"""The number of lines on defaults that differ."""
 
 _OWN = "this server"
-"""The arm of studies that have no other."""
+"""The only arm of a study without alternatives."""
 
 
 def as_text(result: Result, command: str = "") -> str:
@@ -53,7 +55,7 @@ def as_text(result: Result, command: str = "") -> str:
     parts = [
         _wrapped(headline(result), 0),
         _who(result, command),
-        _times(result),
+        *_times(result),
         _failed(result.failed),
         _left_out(result),
         _why(result),
@@ -95,7 +97,7 @@ def headline(result: Result) -> str:
 
 
 def _unmeasured(result: Result) -> int:
-    """The number of steps left out because a side could not run them or there was no time."""
+    """The number of steps that were left out, because a side failed or there was no time."""
     left_out = {
         (m.study, out["step"]) for m in result.measured for i in m.infos for out in i["left_out"]
     }
@@ -104,19 +106,16 @@ def _unmeasured(result: Result) -> int:
 
 def _why_undecided(result: Result) -> Iterator[str]:
     """The reasons for exit code 2."""
-    failed = decisive_failures(result.guards)["guard"].to_list()
-    if failed:
+    if failed := decisive_failures(result.guards)["guard"].to_list():
         yield f"a guard failed ({', '.join(failed)})"
     rest = result.effects.filter(IS_DECIDED.not_(), pl.col("failed").is_null())
     for what, doubt in (
         ("layout is not excluded for", NOT_EXCLUDED),
         ("only the time differs, and not the instructions, of", SAME_WORK),
     ):
-        count = rest.filter(doubt=doubt).height
-        if count:
+        if count := rest.filter(doubt=doubt).height:
             yield f"{what} {_number(count)}"
-    without = rest.filter(pl.col("low").is_null()).height
-    if without:
+    if without := rest.filter(pl.col("low").is_null()).height:
         yield f"there is no interval for {_number(without)}"
     if result.failures:
         yield f"{named(result.failures)} could not be compared"
@@ -126,11 +125,11 @@ def _number(steps: int) -> str:
     return f"{steps} step{'s' if steps != 1 else ''}"
 
 
-def noise(effects: pl.DataFrame) -> str | None:
-    """The half-widths of the intervals, median and worst; None if no step has an interval."""
+def noise(effects: pl.DataFrame) -> str:
+    """The half-widths of the intervals, median and worst; empty if no step has an interval."""
     percent = _half_widths(effects)
     if not percent:
-        return None
+        return ""
     return f"CI half-width: median {median(percent):.1f} %, worst {max(percent):.1f} %."
 
 
@@ -150,15 +149,16 @@ def _who(result: Result, command: str) -> list[str]:
         + ", ".join(
             f"{m.study} {m.blocks} block{'s' if m.blocks > 1 else ''}" for m in result.measured
         ),
+        "JIT:": _jit(result),
+        "Command:": command,
     }
-    rows |= {"JIT:": jit} if (jit := _jit(result)) else {}
-    rows |= {"Command:": command} if command else {}
-    return [line for name, value in rows.items() for line in _wrapped(f"{name:11}{value}", 11)]
+    known = [f"{name:11}{value}" for name, value in rows.items() if value]
+    return [line for row in known for line in _wrapped(row, 11)]
 
 
 def _jit(result: Result) -> str:
-    """Which side can compile queries (JIT); empty if neither does or the servers were not asked."""
-    sides = {name: result.builds[name] for name in (BASELINE, CANDIDATE)}
+    """Which side can compile queries; empty if JIT is off on both, or no server was asked."""
+    sides = result.builds
     is_on = {name: side.get("settings", {}).get("jit", [""])[0] for name, side in sides.items()}
     able = [name for name, side in sides.items() if side.get("jit_available")]
     asked = all("jit_available" in side for side in sides.values())
@@ -187,42 +187,34 @@ def _side(result: Result, name: str) -> str:
     return f"{side} ({', '.join(filter(None, parts))})"
 
 
-def _times(result: Result) -> list[str]:
+def _times(result: Result) -> Iterator[list[str]]:
+    """The steps that changed, those that are open, and a paragraph on the others."""
     effects = result.effects
     is_listed = ~IS_DECIDED | (pl.col("verdict") != "equivalent")
-    # Those that differ before those that are open, and of either the largest first.
-    order = [IS_DECIDED.not_(), -pl.col("ratio").log().abs().fill_null(0)]
-    top = effects.filter(is_listed).sort(order).head(_MOST_STEPS)
+    top = effects.filter(is_listed).sort(LARGEST_FIRST).head(_MOST_STEPS)
     listed = effects.join(top, on=PLACE, how="semi", maintain_order="left")
-    decided = listed.filter(IS_DECIDED)
-    lines = []
-    if decided.height:
-        lines = [
-            "Time on the candidate, baseline = 1, with its 95 % interval:",
-            *_steps(decided, result.measured),
-        ]
-    if listed.height > decided.height:
-        lines += [""] if lines else []
-        lines += ["Open:", *_steps(listed.filter(IS_DECIDED.not_()), result.measured)]
-    remarks = [_others(result), noise(effects)]
-    by_cpu = effects.filter(pl.col("metric") == CPU).height
-    if by_cpu:
+    for title, part in (
+        ("Time on the candidate, baseline = 1, with its 95 % interval:", listed.filter(IS_DECIDED)),
+        ("Open:", listed.filter(IS_DECIDED.not_())),
+    ):
+        if part.height:
+            yield [title, *_steps(part, result.measured)]
+    left = effects.filter(is_listed).height - listed.height
+    remarks = [f"{left} more are in the report."] if left else []
+    remarks += [_others(result), noise(effects)]
+    if by_cpu := effects.filter(pl.col("metric") == CPU).height:
         remarks.append(f"CPU time judges {by_cpu} of {effects.height} steps.")
     elif not any(CPU in m.samples["metric"] for m in result.measured):
         remarks.append("CPU time was not recorded: wall time judges every step.")
     if result.anytime:
         remarks.append("Intervals hold however often the blocks were looked at.")
-    left = effects.filter(is_listed).height - listed.height
-    if left:
-        remarks.insert(0, f"{left} more are in the report.")
-    lines += [""] if lines else []
-    about = result.guards.filter(pl.col("guard") == "layout")["sentence"]
-    linked = [sentence for sentence in about if "linked" in sentence]  # else both run the same
-    return [*lines, *_wrapped(" ".join(filter(None, remarks)), 0), *_wrapped(" ".join(linked), 0)]
+    # Without that word both sides run the same program.
+    linked = [s for s in result.guards.filter(guard="layout")["sentence"] if "linked" in s]
+    yield [*_wrapped(" ".join(filter(None, remarks)), 0), *_wrapped(" ".join(linked), 0)]
 
 
 def _failed(failed: pl.DataFrame) -> list[str]:
-    """Each step with transactions that failed: their part on both sides, and the difference."""
+    """Each step with failed transactions: their share on both sides, and the difference."""
     if failed.is_empty():
         return []
     lines = ["Transactions that failed, of all:"]
@@ -245,7 +237,7 @@ def _left_out(result: Result) -> list[str]:
 
 
 def _steps(effects: pl.DataFrame, measured: Sequence[Measured]) -> list[str]:
-    """Each step with its figures, below its study and arm, and what the arm is."""
+    """Each step with its figures, below its study, its arm and the arm's description."""
     lines = []
     arms = {
         (m.study, arm["of"]): arm["description"] for m in measured for arm in m.infos[-1]["arms"]
@@ -256,7 +248,7 @@ def _steps(effects: pl.DataFrame, measured: Sequence[Measured]) -> list[str]:
         lines += ["", *_wrapped(heading, 2)]
         for row in part.iter_rows(named=True):
             step = f"{row['step']}, {row['case']}" if row["case"] else row["step"]
-            figures = f"{_figures(row)}  {_verdict(row)}"
+            figures = f"{_figures(row):22}  {_verdict(row):15}"
             name = f"  {step}"
             if len(name) + len(figures) >= COLUMNS:
                 lines += _wrapped(name, 4)
@@ -268,7 +260,7 @@ def _steps(effects: pl.DataFrame, measured: Sequence[Measured]) -> list[str]:
 
 
 def _others(result: Result) -> str:
-    """A sentence on how little equivalent steps moved, by their intervals; empty without any."""
+    """A sentence on the furthest end of the equivalent steps' intervals; empty without any."""
     alike = result.effects.filter(IS_DECIDED, pl.col("verdict") == "equivalent")
     if alike.is_empty():
         return ""
@@ -279,12 +271,11 @@ def _others(result: Result) -> str:
 
 def _figures(row: Mapping[str, Any]) -> str:
     if row["ratio"] is None:
-        return f"{'':22}"
-    ratio = _ratio(row["ratio"])
+        return ""
     if row["low"] is None:
-        return f"{ratio}{'':17}"
+        return _ratio(row["ratio"])
     interval = f"({_ratio(row['low'])} to {_ratio(row['high'])})"
-    return f"{ratio} {interval:>16}"
+    return f"{_ratio(row['ratio'])} {interval:>16}"
 
 
 def _ratio(value: float) -> str:
@@ -293,13 +284,12 @@ def _ratio(value: float) -> str:
 
 def _verdict(row: Mapping[str, Any]) -> str:
     if row["failed"]:
-        return f"{'not decided':15}"
+        return "not decided"
     if row["doubt"] == NOT_EXCLUDED:
-        return f"{'open, layout':15}"
+        return "open, layout"
     if row["verdict"] != "inconclusive":
-        return f"{row['verdict']:15}"
-    more = f", +{row['blocks_needed'] - row['blocks']}" if row["blocks_needed"] else ""
-    return f"{'open' + more:15}"
+        return str(row["verdict"])
+    return f"open, +{row['blocks_needed'] - row['blocks']}" if row["blocks_needed"] else "open"
 
 
 def _why(result: Result) -> list[str]:
@@ -307,7 +297,7 @@ def _why(result: Result) -> list[str]:
         return []
     lines = ["What changed with it, largest change first:"]
     for place, part in result.reasons.group_by(*PLACE, maintain_order=True):
-        lines += ["", *_wrapped(", ".join(str(p) for p in place if p), 2)]
+        lines += ["", *_wrapped(step_name(place), 2)]
         first = part.head(_MOST_REASONS)
         for row in first.iter_rows(named=True):
             lines += _wrapped(f"  {reason(row)}", 6)
@@ -323,13 +313,13 @@ def _rows(rows: pl.DataFrame) -> list[str]:
     """The rows that only one side's results have."""
     lines = []
     for place, part in rows.group_by("study", "of", "step", maintain_order=True):
-        lines += _wrapped(f"Rows that only one side gives, {', '.join(map(str, place))}:", 2)
+        lines += _wrapped(f"Rows that only one side gives, {step_name(place)}:", 2)
         lines += [f"  {side:10}{row}"[:COLUMNS] for side, row in part.select("side", "row").rows()]
     return lines
 
 
 def reason(row: Mapping[str, Any]) -> str:
-    """One line on what changed: seconds with their part of the difference, counters as a factor."""
+    """One line on what changed: seconds with their share of the difference, counters as factors."""
     if row["share"] is not None:
         before, after = seconds(row["baseline"], row["candidate"])
         return f"{row['metric']}: {before} -> {after}, {100 * row['share']:.0f} % of the difference"
@@ -342,11 +332,9 @@ def reason(row: Mapping[str, Any]) -> str:
 
 
 def seconds(before: float, after: float) -> tuple[str, str]:
-    """Two times in the unit that fits the longer of them, the unit with the second."""
+    """Two times (s) in the unit that fits the longer of them; the second has the unit."""
     longest = max(abs(before), abs(after))
-    unit, factor = next(
-        ((unit, factor) for unit, factor in _UNITS if longest * factor >= 1), _UNITS[-1]
-    )
+    unit, factor = next((known for known in _UNITS if longest * known[1] >= 1), _UNITS[-1])
     return f"{before * factor:.3g}", f"{after * factor:.3g} {unit}"
 
 

@@ -8,7 +8,6 @@ import json
 import math
 import os
 from contextlib import suppress
-from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 import polars as pl
@@ -76,6 +75,7 @@ class Counter:
         if Address.parse(self.spec).is_dsn:
             raise CannotRun("a server that is already running cannot be run under valgrind")
         self._binaries = find_binaries(self.spec)
+        self._programs = digest_of(self._binaries)
         self._show = show
         self._advance = advance
         self._server: ManagedServer | None = None
@@ -87,50 +87,40 @@ class Counter:
     def __exit__(self, *_: object) -> None:
         if self._server is not None:
             self._server.close()
-            self._server = None
 
     @property
     def version_text(self) -> str:
         """The server's version, such as PostgreSQL 18.6."""
         return self._binaries.version_text
 
-    def count(
-        self, unit: Unit, *, twice: bool = True, cache_sim: bool = False, fresh: bool = False
-    ) -> pl.DataFrame:
+    def count(self, unit: Unit, *, twice: bool = True, fresh: bool = False) -> pl.DataFrame:
         """The instructions of one unit; the table of ``counted``.
 
         Counts of the same programs are cached; with ``fresh`` the cache is neither read nor
         written.  Raises CannotRun where the unit cannot run here.
         """
         settings = self._settings(unit)
-        kept = cache_dir() / "counts" / self._key(unit, settings, cache_sim)
+        kept = cache_dir() / "counts" / self._key(unit, settings)
         file = None if fresh else find_sealed(kept)
         with suppress(OSError, StudyError):  # else it is counted again
             known = pl.read_parquet(io.BytesIO(read_sealed(file))) if file else None
             if known is not None and not (twice and math.isnan(deviation(known))):
                 return known
-        first = self._once(unit, settings, cache_sim)
-        found = counted(first, self._once(unit, settings, cache_sim) if twice else None)
+        first = self._once(unit, settings)
+        found = counted(first, self._once(unit, settings) if twice else None)
         if fresh:
             return found
         with suppress(SpaceError):  # it is counted again, then
             write_sealed(kept, parquet_bytes(found), "PGSTUDIES_CACHE")
         return found
 
-    def _once(self, unit: Unit, settings: dict[str, str], cache_sim: bool) -> pl.DataFrame:
+    def _once(self, unit: Unit, settings: dict[str, str]) -> pl.DataFrame:
         server = self._serving(unit, settings)
 
         def run(size: int) -> pl.DataFrame:
             self._show(f"counting {unit.name}, {size} at once")
-            found = count(
-                server,
-                _state(unit, settings),
-                unit.script,
-                settings=settings | {"pgstudies.n": str(size)},
-                inside=unit.inside,
-                without=unit.without,
-                cache_sim=cache_sim,
-            )
+            sized = settings | {"pgstudies.n": str(size)}
+            found = count(server, _state(unit, settings), unit, sized)
             self._advance()
             return found
 
@@ -148,8 +138,7 @@ class Counter:
 
     def _serving(self, unit: Unit, settings: dict[str, str]) -> ManagedServer:
         """The server, with the state that the unit begins with."""
-        no_locale = reason_no_locale(unit.locale) if unit.locale else None
-        if no_locale:
+        if unit.locale and (no_locale := reason_no_locale(unit.locale)):
             raise CannotRun(no_locale)
         if self._server is not None and self._is_unprivileged != unit.unprivileged:
             self._server.close()
@@ -189,25 +178,18 @@ class Counter:
         room = {"max_prepared_transactions": str(max(unit.open_transactions, 1))}
         return {**room, **unit.settings, **extension}
 
-    def _key(self, unit: Unit, settings: dict[str, str], cache_sim: bool) -> str:
+    def _key(self, unit: Unit, settings: dict[str, str]) -> str:
         """A digest of everything that the counts depend on."""
         here = [self._version, os.confstr("CS_GNU_LIBC_VERSION"), cpu_model()]
-        what = [_FORMAT, self._programs, *here, SETTINGS, settings]
-        text = json.dumps([*what, unit.what_counts(), cache_sim], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:24]
-
-    @cached_property
-    def _programs(self) -> str:
-        return digest_of(self._binaries)
+        what = [_FORMAT, self._programs, *here, SETTINGS, settings, unit.what_counts()]
+        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
 
 
 def _state(unit: Unit, settings: dict[str, str]) -> str:
     return f"{unit.state} {sorted(settings.items())}"
 
 
-def instructions(
-    unit: Unit, *, server: str = EMBEDDED, top: int | None = 10, cache_sim: bool = False
-) -> pl.DataFrame:
+def instructions(unit: Unit, *, server: str = EMBEDDED, top: int | None = 10) -> pl.DataFrame:
     """The instructions that one unit executes, and in which functions.
 
     A single-user backend of ``server`` (``embedded``, a release or a directory) runs both of the
@@ -215,9 +197,7 @@ def instructions(
     divided by that of the sizes.  One row for the whole (its ``function`` is ``WHOLE``), then the
     ``top`` functions by what each executes itself, None for all.  Columns: ``function``;
     ``inclusive`` and ``own``, instructions with and without what it calls; ``again``, ``inclusive``
-    by a second count; ``share``, ``own`` as a part of the whole; with ``cache_sim`` also ``reads``,
-    ``writes``, ``read_misses`` and ``write_misses`` of the last level of a simulated cache,
-    inclusive.
+    by a second count; ``share``, ``own`` as a part of the whole.
 
     Counts of the same programs are cached.  Raises CannotRun where the unit cannot be counted,
     ServerError where there is no such server.
@@ -226,5 +206,5 @@ def instructions(
         Progress("counting", total=2 * unit.runs) as progress,
         Counter(server, show=progress.show, advance=progress.advance) as counter,
     ):
-        found = counter.count(unit, cache_sim=cache_sim)
+        found = counter.count(unit)
     return found if top is None else found.head(top + 1)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pgservers.addresses import Address
 from pgservers.errors import StudyError
-from pgservers.order import version_in, version_key
+from pgservers.order import version_in
 from pgservers.programs.installations import find_binaries, is_commit, is_directory, optimization
 from pgservers.programs.releases import find_release, packaged, reason_not_available
 from pgservers.servers.facts import digest_of
@@ -57,19 +57,13 @@ def points(words: Sequence[str]) -> list[Point]:
     ]
 
 
-def in_order_of_versions(found: Sequence[Point]) -> list[Point]:
-    """The points, the oldest version first: 18.6, 19beta2, 19rc1, 19.0."""
-    return sorted(found, key=lambda point: version_key(point.version))
-
-
 def _point(word: str) -> Point:
     if Address.parse(word).is_dsn:
         raise StudyError(
             "Instructions of a server that is already running cannot be counted: give releases or "
             "directories of programs."
         )
-    place = packaged(word)
-    is_named = place is not None or is_commit(word)
+    is_named = packaged(word) is not None or is_commit(word)
     if not is_named and "/" not in word and not is_directory(word):
         release = find_release(word)
         reason = reason_not_available(word)

@@ -1,9 +1,16 @@
-"""Units of work: the SQL that executes a number of them, and the SQL that prepares for it."""
+"""Units of work: the SQL that executes a number of them, and the SQL that prepares for it.
+
+They take the statements of their study's procedure by name from its code, which is not executed.
+"""
 
 from __future__ import annotations
 
+import ast
+import difflib
 import functools
 import itertools
+import re
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,13 +20,16 @@ from pgservers.errors import StudyError
 from pgstudies.checking import checked
 from pgstudies.rooms import rooms
 
-from .statements import statements, taken
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from pgservers.servers.serve import Server
     from pgstudies.rooms import Room
+
+
+_REFERENCE = re.compile(r"(PERFORM )?<(\w+(?:\[[^][<>]+\])?)(?: ([^<>]*))?>")
+
+_PLACE = re.compile(r"\{\w*\}|%s|\$\d+")
 
 
 @dataclass(frozen=True)
@@ -149,7 +159,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 def units(study: str | None = None) -> tuple[Unit, ...]:
     """The units of every ``units.toml``, in the order of the book; of one study, or of all.
 
-    Raises StudyError for a file that says what it may not, or names a statement that is not there.
+    Raises StudyError for a file with an unknown key, a wrong type or an unknown statement.
     """
     return tuple(
         Unit(study=name, **words)
@@ -162,10 +172,10 @@ def units(study: str | None = None) -> tuple[Unit, ...]:
 def _read(room: Room) -> Iterator[dict[str, Any]]:
     found = room.read("units.toml")
     checked(found, _File, str(room.directory / "units.toml"))
-    named = statements(room) if found else {}
+    named = _statements(room) if found else {}
     for table in found.get("unit", []):
         for words in _spelled_out(table):
-            yield _changed(words, functools.partial(taken, named=named, study=room.name))
+            yield _changed(words, functools.partial(_taken, named=named, study=room.name))
 
 
 def _spelled_out(table: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -191,3 +201,59 @@ def _changed(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, list | tuple):
         return tuple(_changed(inner, change) for inner in value)
     return change(value) if isinstance(value, str) else value
+
+
+def _statements(room: Room) -> dict[str, str]:
+    """The texts that cells and modules of a room assign to names, each on one line.
+
+    An entry of a dictionary is ``NAME[key]``.  A cell's text replaces a module's of the same name.
+    """
+    named = [text for code in reversed(room.code) for text in _named(code)]
+    return {name: " ".join(text.split()) for name, text in named}
+
+
+def _named(code: str) -> Iterator[tuple[str, str]]:
+    with suppress(SyntaxError):  # a cell with a command of IPython
+        for statement in ast.parse(code).body:
+            match statement:
+                case ast.Assign([ast.Name(name)], ast.Constant(str(text))):
+                    yield name, text
+                case ast.Assign([ast.Name(name)], ast.Dict(keys, values)):
+                    for entry in zip(keys, values, strict=True):
+                        match entry:
+                            case ast.Constant(str(key)), ast.Constant(str(text)):
+                                yield f"{name}[{key}]", text
+
+
+def _taken(text: str, named: Mapping[str, str], study: str) -> str:
+    """``text`` with every ``<NAME values>`` in it replaced by the statement of that name.
+
+    The values, between commas, fill the statement's places in order: ``{}`` and ``%s``, each its
+    own, ``{name}`` and ``$1``, which may occur several times.  PERFORM replaces SELECT.  Raises
+    StudyError for an unknown name, and if values and places differ in number.
+    """
+
+    def statement(reference: re.Match[str]) -> str:
+        perform, name, values = reference.groups()
+        if name not in named:
+            near = difflib.get_close_matches(name, named, n=1)
+            meant = f"; did you mean {near[0]}?" if near else "."
+            raise StudyError(
+                f"units.toml of {study} names {name}, which no cell of its notebook defines{meant}"
+            )
+        given = [] if values is None else values.split(", ")
+        places: dict[object, int] = {}
+
+        def value(place: re.Match[str]) -> str:
+            same = place.start() if place[0] in {"{}", "%s"} else place[0]
+            number = places.setdefault(same, len(places))
+            return given[number] if number < len(given) else ""
+
+        filled = _PLACE.sub(value, named[name])
+        if len(given) != len(places):
+            raise StudyError(
+                f"units.toml of {study} gives {name} {len(given)} values; it takes {len(places)}."
+            )
+        return f"PERFORM {filled.removeprefix('SELECT ')}" if perform else filled
+
+    return _REFERENCE.sub(statement, text)

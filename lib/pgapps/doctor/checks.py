@@ -22,28 +22,19 @@ from pgservers.programs.extensions import (
 from pgservers.servers.managed import ManagedServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from pgservers.servers.serve import Server
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing examined.
-
-    Attributes:
-        name: What was examined.
-        ok: True if nothing is missing, None if something will be left out, False if no study can
-            run.
-        sentence: What was found, and its consequence.
-        exit_code: For scripts, when ``ok`` is False.
-
-    """
+    """One thing examined."""
 
     name: str
-    ok: bool | None
-    sentence: str
-    exit_code: int = 0
+    ok: bool | None  # None: something will be left out; False: no study can run
+    sentence: str  # what was found, and its consequence
+    exit_code: int = 0  # when ``ok`` is False
 
     @property
     def line(self) -> str:
@@ -59,70 +50,48 @@ def examine_extensions(server: Server) -> Iterator[Check]:
         yield _broken("extensions", reason)
         return
     assert isinstance(server, ManagedServer)
-    links: list[tuple[str, Callable[[ManagedServer], str]]] = [
-        ("pg_config", _pg_config),
-        ("headers", _headers),
-        ("compiler", _compiler),
-        ("build", _build),
-        ("create", _create),
-        ("self-test", _self_tests),
-    ]
-    for name, link in links:
-        try:
-            yield Check(name, True, link(server))
-        except (CannotRun, ServerError, psycopg.Error) as error:
-            yield _broken(name, str(error).partition("\n")[0])
-            return
+    step, names = "pg_config", ", ".join(NAMES)
+    try:
+        pg_config = server.binaries.program("pg_config")
+        if pg_config is None:
+            raise CannotRun("the server has no pg_config")
+        yield Check(step, True, str(pg_config))
+        step = "headers"
+        server_headers(server.binaries)
+        yield Check(step, True, f"the headers of {server.version_text} are installed")
+        step = "compiler"
+        compiler = find_compiler()
+        found = f"{shlex.join(compiler)}: {compiler_version(compiler)}; {find_make()}"
+        yield Check(step, True, found)
+        step = "build"
+        for name in NAMES:
+            build(name, server.binaries)
+        yield Check(step, True, f"the extensions {names} are built")
+        step = "create"
+        for name in NAMES:
+            with _created(server, name):
+                pass
+        yield Check(step, True, f"CREATE EXTENSION works for {names}")
+        step = "self-test"
+        seen = []
+        for name in NAMES:
+            with _created(server, name) as connection:
+                seen.append(f"{name}: {self_test(name, connection)}")
+        yield Check(step, True, "; ".join(seen))
+    except (CannotRun, ServerError, psycopg.Error) as error:
+        yield _broken(step, str(error).partition("\n")[0])
 
 
 def _broken(name: str, reason: str) -> Check:
     return Check(name, None, f"arms that need a C extension: not run: {reason}")
 
 
-def _pg_config(server: ManagedServer) -> str:
-    pg_config = server.binaries.program("pg_config")
-    if pg_config is None:
-        raise CannotRun("the server has no pg_config")
-    return str(pg_config)
-
-
-def _headers(server: ManagedServer) -> str:
-    server_headers(server.binaries)
-    return f"the headers of {server.version_text} are installed"
-
-
-def _compiler(_: ManagedServer) -> str:
-    compiler = find_compiler()
-    return f"{shlex.join(compiler)}: {compiler_version(compiler)}; {find_make()}"
-
-
-def _build(server: ManagedServer) -> str:
-    for name in NAMES:
-        build(name, server.binaries)
-    return f"the extensions {', '.join(NAMES)} are built"
-
-
-def _create(server: ManagedServer) -> str:
-    for name in NAMES:
-        with _created(server, name):
-            pass
-    return f"CREATE EXTENSION works for {', '.join(NAMES)}"
-
-
-def _self_tests(server: ManagedServer) -> str:
-    seen = []
-    for name in NAMES:
-        with _created(server, name) as connection:
-            seen.append(f"{name}: {self_test(name, connection)}")
-    return "; ".join(seen)
-
-
 @contextmanager
 def _created(server: ManagedServer, name: str) -> Iterator[psycopg.Connection[Any]]:
     """A session with an extension, which is dropped afterwards.
 
-    From 18 on the planner calls every index access method that has an operator of the query, so a
-    server that cannot load one is of no use.
+    From 18 on the planner calls every index access method that has an operator of the query, so one
+    that the server cannot load would break later queries.
     """
     server.restart(build(name, server.binaries))
     with server.connect() as connection:

@@ -15,9 +15,7 @@ commands = typer.Typer()
 
 
 @commands.command(short_help="Check what this machine and a server can do.")
-def doctor(
-    server: Server = None,
-) -> None:
+def doctor(server: Server = None) -> None:
     """Check this machine and a server: what will run, what will not, and why.
 
     For each study a line says how many of its claims a quick run can judge on
@@ -31,7 +29,7 @@ def doctor(
     if nothing can be run, in which case the exit code is not 0.  If the role may
     only read, a line says whether `pgstudies plans` can be used.
     """  # noqa: D301
-    from ..doctor.doctor import examine, exit_code
+    from .doctor import examine, exit_code
 
     checks = []
     for check in examine(server, otherwise=RunOptions.given().server_for(server)):

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections import Counter
 from importlib.metadata import version
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import psutil
@@ -49,22 +50,17 @@ if TYPE_CHECKING:
 _FICLONE = 0x40049409  # ioctl of Linux: make one file share the blocks of another
 
 
-def examine(spec: str | None = None, *, otherwise: str = EMBEDDED) -> Iterator[Check]:
+def examine(spec: str | None, *, otherwise: str = EMBEDDED) -> Iterator[Check]:
     """Check the machine and the server ``spec`` (as for ``serve``), which is left as it was.
 
-    A server that is named comes first; without a name it is ``otherwise``.
+    A server that is named comes first; without a name, ``otherwise`` is checked last.
     """
-    if spec is None:
-        yield from _software()
-        yield from _machine()
-    yield from _served(spec or otherwise)
-    if spec is not None:
-        yield from _software()
-        yield from _machine()
+    machine, served = chain(_software(), _machine()), _served(spec or otherwise)
+    yield from chain(machine, served) if spec is None else chain(served, machine)
 
 
 def _served(spec: str) -> Iterator[Check]:
-    """The checks of a server; if nothing may be created there, only whether it can be read."""
+    """The checks of a server; if it cannot be used by studies, whether it can be read."""
     try:
         with serve(spec, limits="modelled") as server:
             yield from _server(server)
@@ -88,12 +84,11 @@ def _software() -> Iterator[Check]:
     names = ["pgstudies", "polars", "psycopg", "altair", "papermill"]
     packages = ", ".join(f"{name} {version(name)}" for name in names)
     yield Check("software", True, f"Python {platform.python_version()}, {packages}")
-    git = git_revision()
-    if git is None:
-        yield Check("git", None, "not a git checkout; records will lack the revision")
-    else:
+    if git := git_revision():
         changed = ", with changes that are not committed" if git["dirty"] else ""
         yield Check("git", True, f"revision {str(git['revision'])[:10]}{changed}")
+    else:
+        yield Check("git", None, "not a git checkout; records will lack the revision")
     yield _tools()
     yield _releases()
     yield _valgrind()
@@ -121,8 +116,7 @@ def _releases() -> Check:
 
 
 def _valgrind() -> Check:
-    reason = reason_no_valgrind()
-    if reason:
+    if reason := reason_no_valgrind():
         return Check("valgrind", None, f"counts of instructions: not run: {reason}")
     return Check("valgrind", True, f"instructions are counted under {valgrind_version()}")
 
@@ -138,11 +132,8 @@ def _machine() -> Iterator[Check]:
     yield _wake_up()
     yield _space("records", records_dir(), "PGSTUDIES_RECORDS")
     yield _space("server data", run_dir(), "PGSTUDIES_RUN_DIR")
-    findings = gate(run_dir())
-    if not findings:
-        yield Check("quiet", True, "nothing was found that would disturb a measurement")
-    for finding in findings:
-        yield Check(finding.name, None, finding.sentence)
+    quiet = Check("quiet", True, "nothing was found that would disturb a measurement")
+    yield from [Check(f.name, None, f.sentence) for f in gate(run_dir())] or [quiet]
 
 
 def _server(server: Server) -> Iterator[Check]:
@@ -282,29 +273,21 @@ def _features(server: Server) -> Check:
     if not has(server.version, "default_toast_compression"):
         return Check("features", None, "lz4 and ICU are not checked before release 14")
     with server.connect() as connection:
-        missing = []
-        for name, query in lacks.items():
-            row = connection.execute(query).fetchone()
-            if row is None or not row[0]:
-                missing.append(name)
-    return _able(
-        "features",
-        not missing,
-        "the server is built with lz4 and ICU",
-        f"the server is built without {' and '.join(missing)}",
-    )
+        missing = [k for k, sql in lacks.items() if connection.execute(sql).fetchone() != (True,)]
+    without = f"the server is built without {' and '.join(missing)}"
+    return _able("features", not missing, "the server is built with lz4 and ICU", without)
 
 
 def _wake_up() -> Check:
     try:
-        same, other = (wake_up_seconds(same_core=is_same) for is_same in (True, False))
+        same_s, other_s = wake_up_seconds(same_core=True), wake_up_seconds(same_core=False)
     except CannotRun as reason:
         return Check("wake-up", None, f"the time to wake a process was not measured: {reason}")
     return Check(
         "wake-up",
         True,
-        f"waking a process takes {1e6 * other:.0f} µs on another core, {1e6 * same:.0f} µs on the "
-        f"same one; with io_method = worker, the default since 18, each awaited read takes two",
+        f"waking a process takes {1e6 * other_s:.0f} µs on another core, {1e6 * same_s:.0f} µs on "
+        f"the same one; with io_method = worker, the default since 18, each awaited read takes two",
     )
 
 
@@ -325,10 +308,8 @@ def _space(name: str, directory: Path, variable: str) -> Check:
 
 
 def _can_reflink(directory: Path) -> bool:
-    with (
-        tempfile.TemporaryFile(dir=directory) as source,
-        tempfile.TemporaryFile(dir=directory) as copy,
-    ):
+    temporary = tempfile.TemporaryFile
+    with temporary(dir=directory) as source, temporary(dir=directory) as copy:
         source.write(b"\0" * 8192)
         source.flush()
         try:
@@ -348,8 +329,8 @@ def _usable_cores() -> int:
 def foreseen(study: str, server: Server) -> list[tuple[Claim, str | None]]:
     """The claims of a study, each with the reason why a quick run cannot judge it, or None.
 
-    Reasons that only measuring shows, such as noise, are not among them.  A claim about
-    instructions is judged by those of the commit wherever it runs, if they were counted.
+    Reasons that only measuring shows, such as noise, are not foreseen.  A claim about instructions
+    is judged by its commit's counts, if there are any, on every server.
     """
     unmet = unmet_requirements(study, server, {})
     counted = claims_counted().filter("by_commit")["claim"].to_list()

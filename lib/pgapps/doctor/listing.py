@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -53,10 +54,12 @@ def parameters(study: str) -> str:
     """
     room = find_room(study)
     profiles = {name: plan(study, profile=name).parameters for name in profiles_of(room)}
-    entries = [_entry(parameter, profiles) for parameter in declared(room.notebook)]
-    needed = f"With fewer than {MINIMUM_BLOCKS} blocks no claimed difference can be significant."
-    has_claims = study in origins()
-    return "\n".join([f"{study}: {_title(study)}", *([needed] if has_claims else []), *entries])
+    lines = [f"{study}: {_title(study)}"]
+    if study in origins():
+        lines.append(
+            f"With fewer than {MINIMUM_BLOCKS} blocks no claimed difference can be significant."
+        )
+    return "\n".join([*lines, *(_entry(p, profiles) for p in declared(room.notebook))])
 
 
 def records(study: str | None = None) -> str:
@@ -87,8 +90,7 @@ def records(study: str | None = None) -> str:
         table.add_row(*map(printable, row))
     heading, *lines = _drawn(table)
     under = (f"  {printable(str(_from_home(Path(path))))}" for path in found["path"])
-    pairs = (line for pair in zip(lines, under, strict=True) for line in pair)
-    return "\n".join([heading, *pairs])
+    return "\n".join([heading, *itertools.chain(*zip(lines, under, strict=True))])
 
 
 def servers() -> str:
@@ -100,15 +102,12 @@ def servers() -> str:
     for row in [_embedded(), *((r.name, r.version, r.built, _state(r)) for r in releases())]:
         table.add_row(*row)
     lines = _drawn(table)
-    absent = [
-        r.size_bytes for r in releases() if not r.cached and reason_not_available(r.name) is None
-    ]
-    minor = minor_releases()
-    if minor:
-        names = ", ".join(r.name for r in minor)
+    if names := ", ".join(r.name for r in minor_releases()):
         lines.append(f"\nEarlier minor releases, by their version: {names}.")
+    absent = [r for r in releases() if not r.cached and reason_not_available(r.name) is None]
     if absent:
-        lines.append(f"\n`pgstudies servers fetch all` would fetch {size_text(sum(absent))}.")
+        size = size_text(sum(r.size_bytes for r in absent))
+        lines.append(f"\n`pgstudies servers fetch all` would fetch {size}.")
     return "\n".join([*lines, f"Releases are kept in {_from_home(releases_dir())}."])
 
 
@@ -131,26 +130,22 @@ def _state(release: Release) -> str:
 
 def _title(study: str) -> str:
     cells = json.loads(find_room(study).notebook.read_text(encoding="utf-8"))["cells"]
-    lines = (
-        line.strip("# \n")
-        for cell in cells
-        if cell["cell_type"] == "markdown"
-        for line in "".join(cell["source"]).splitlines()
-        if line.startswith("# ")
-    )
-    return next(lines, "")
+    prose = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    title = re.search(r"^# (.*)$", prose, re.MULTILINE)
+    return title[1].strip("# ") if title else ""
 
 
 def _entry(parameter: Parameter, profiles: dict[str, dict[str, Any]]) -> str:
-    quick = profiles["quick"].get(parameter.name, parameter.default)
+    name = parameter.name
+    quick = profiles["quick"].get(name, parameter.default)
     others = [
-        f"{profile} {spelled(values[parameter.name])}"
+        f"{profile} {spelled(values[name])}"
         for profile, values in profiles.items()
-        if parameter.name in values and values[parameter.name] != quick
+        if values.get(name, quick) != quick
     ]
     also = f"  ({', '.join(others)})" if others else ""
     limits = f"; {parameter.limits}" if parameter.limits else ""
-    return f"\n-p {parameter.name}={spelled(quick)}{also}\n    {parameter.help}{limits}"
+    return f"\n-p {name}={spelled(quick)}{also}\n    {parameter.help}{limits}"
 
 
 def _size(path: str) -> str:
@@ -158,13 +153,10 @@ def _size(path: str) -> str:
 
 
 def _table(*titles: str, most: Sequence[int | None] = ()) -> Table:
-    """An empty table without lines; ``most`` has the largest widths of its columns."""
-    table = Table(
-        box=None,
-        padding=(0, 1 if any(titles) else 2, 0, 0),
-        pad_edge=False,
-        show_header=any(titles),
-    )
+    """An empty table without borders; ``most`` has the largest widths of its columns."""
+    has_titles = any(titles)
+    padding = (0, 1 if has_titles else 2, 0, 0)
+    table = Table(box=None, padding=padding, pad_edge=False, show_header=has_titles)
     for title, width in itertools.zip_longest(titles, most):
         table.add_column(title, no_wrap=bool(width), overflow="ellipsis", max_width=width)
     return table

@@ -10,7 +10,7 @@ import psycopg
 from pgservers.addresses import Address
 from pgservers.errors import StudyError
 from pgservers.foreign import as_postgres
-from pgservers.servers.dsn import foreign_session, may_read, rights_lent
+from pgservers.servers.foreign_sessions import foreign_session, may_read, rights_lent
 
 from .checks import Check
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _LIMITS = {"default_transaction_read_only": "on", "statement_timeout": "60s"}
 
-# There is pg_read_all_stats from 10 on.
+# pg_read_all_stats exists from 10 on.
 _STATEMENTS = """
     SELECT EXISTS (
         SELECT 1 FROM pg_catalog.pg_extension WHERE extname = 'pg_stat_statements'
@@ -34,9 +34,9 @@ _STATEMENTS = """
 
 
 def examine_reading(spec: str) -> Check | None:
-    """Whether ``pgstudies plans`` can be asked about a server; None where there is no connection.
+    """Whether ``pgstudies plans`` can be used on a server; None if it cannot be reached.
 
-    That only reads, on a standby as well.
+    The check only reads, so the server may be a standby.
     """
     try:
         address = Address.parse(spec)

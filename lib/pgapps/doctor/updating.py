@@ -1,6 +1,6 @@
 """Looking for newer minor versions of the releases, and writing them into data/releases.toml.
 
-One that is exchanged stays as a minor release where others of its major release have.
+The old version goes to data/minor_releases.toml if that has its major release.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def update_releases() -> Iterator[str]:
 
 
 def _named(release: Release) -> str:
-    """The name of its table: the release's name for its first build, else with the machine."""
+    """The name of the release's table; all builds but the first have the machine in it."""
     first = next(build for build in builds(RELEASES) if build.name == release.name)
     return release.name if release is first else f"{release.name}.{release.machine}"
 

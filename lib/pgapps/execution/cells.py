@@ -1,4 +1,4 @@
-"""A notebook's cells up to the one that measures, run in this process, without a kernel."""
+"""A notebook's cells up to the one that measures, executed in this process without a kernel."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 def measurement_of(planned: PlannedRun) -> Measurement:
     """What the notebook of a planned run asks to be measured.
 
-    Its cells are executed up to ``study.measure(...)``, of which only the arguments are; what they
-    display goes nowhere.  Raises the StudyError of a cell; NotebookError for any other error, or
-    where nothing is measured.
+    Its cells are executed up to ``study.measure(...)``, of which only the arguments are evaluated;
+    their output is discarded.  Raises the StudyError of a cell; NotebookError for any other error,
+    or if nothing is measured.
     """
-    # A cell that looks for its own source finds it where a kernel keeps it.
-    space: dict[str, Any] = {"__name__": planned.study, "In": [], "display": _nowhere}
+    # A kernel keeps the sources of cells in ``In``, where a cell may look for its own.
+    space: dict[str, Any] = {"__name__": planned.study, "In": [], "display": lambda *_, **__: None}
     os.environ.pop("PGSTUDIES_REPLAY", None)  # this process measures
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
         for number, (source, is_parameters) in enumerate(_cells(planned.notebook), start=1):
@@ -44,26 +44,22 @@ def measurement_of(planned: PlannedRun) -> Measurement:
             if measured is not None:
                 return replace(measured, parameters={**measured.parameters, "server": ""})
             if is_parameters:
-                # Its name alone, for what the arms depend on; the caller has the address.
+                # Without secrets, for arms that depend on it; the caller has the address.
                 space |= planned.injected | {"server": planned.server.public}
     raise NotebookError(f"The notebook of {planned.study} measures nothing.")
 
 
-def _nowhere(*_: object, **__: object) -> None:
-    """Stand in for IPython's ``display``."""
-
-
 def _cells(notebook: Path) -> Iterator[tuple[str, bool]]:
-    """The source of every cell of code, and whether it is that of the parameters."""
+    """The source of every cell of code, and whether it is the cell of parameters."""
     for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
         if cell["cell_type"] == "code" and (source := "".join(cell["source"])).strip():
             yield source, "parameters" in cell["metadata"].get("tags", [])
 
 
 def _executed(source: str, name: str, space: dict[str, Any]) -> Measurement | None:
-    """Execute a cell; what it would measure, if it is the one that does, after what is before."""
+    """Execute a cell, up to ``study.measure(...)`` if it has that; what it asks for, or None."""
     space["In"].append(source)
-    # For tracebacks, and for what reads a function's source.
+    # For tracebacks, and for code that reads a function's source.
     linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
     statements = ast.parse(re.sub(r"^%", "# %", source, flags=re.MULTILINE)).body
     for at, statement in enumerate(statements):

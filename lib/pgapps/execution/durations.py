@@ -1,4 +1,4 @@
-"""How long a block takes, by the records of earlier runs."""
+"""How long blocks and runs take, by the records of earlier runs."""
 
 from __future__ import annotations
 
@@ -15,27 +15,23 @@ if TYPE_CHECKING:
 
 
 def block_seconds(study: str, profile: str) -> float | None:
-    """``Record.block_s`` of the newest complete record of that size; None without one."""
+    """``Record.block_s`` of the newest complete record of that profile; None without one."""
     known = list_records(study).filter(pl.col("status") == "complete", pl.col("profile") == profile)
     record = next(readable_records(known["path"].reverse()), None)
     return None if record is None else record.block_s
 
 
 def all_blocks_seconds(planned: PlannedRun) -> float | None:
-    """How long the blocks of a run take (s), by ``block_seconds``; None without a record."""
+    """How long the blocks of a run take in all (s), by ``block_seconds``; None without a record."""
     blocks, each_s = planned.parameters.get("blocks"), block_seconds(planned.study, planned.profile)
     return blocks * each_s if each_s and isinstance(blocks, int) else None
 
 
 def expected_seconds(plans: Sequence[PlannedRun]) -> dict[str, float] | None:
-    """By study, ``all_blocks_seconds``; None where one of them has none."""
-    found = {}
-    for planned in plans:
-        seconds = all_blocks_seconds(planned)
-        if seconds is None:
-            return None
-        found[planned.study] = seconds
-    return found
+    """By study, ``all_blocks_seconds``; None if one of them has none."""
+    known = {planned.study: all_blocks_seconds(planned) for planned in plans}
+    found = {study: seconds for study, seconds in known.items() if seconds is not None}
+    return found if len(found) == len(known) else None
 
 
 def seconds_left(
@@ -46,8 +42,8 @@ def seconds_left(
 ) -> float | None:
     """How long the rest of ``studies`` will take (s), given that ``done`` took ``took_s``.
 
-    It is corrected by how much slower this machine is than ``expected``; without that, studies are
-    taken to be alike.
+    ``expected`` has the time of each study (s), which is corrected by the speed of this machine;
+    without it studies are assumed to take equally long.  None before the first is done.
     """
     if not done:
         return None

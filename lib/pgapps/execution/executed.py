@@ -1,4 +1,4 @@
-"""Executed notebooks: where one stopped and why, and what is taken out before it is kept."""
+"""Executed notebooks: where one stopped and why, the secrets hidden in it, its record."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import html
 import json
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -34,7 +35,8 @@ HIDDEN = "********"
 
 _COMMON = {"password", "postgres", "pgstudies"}
 
-_MARKER = "papermill-error-cell-tag"  # cells that papermill adds to a failed notebook
+_MARKER = "papermill-error-cell-tag"
+"""The tag of cells that papermill adds to a failed notebook."""
 
 
 def last_place(document: Document) -> str:
@@ -52,7 +54,7 @@ def error_of(
 ) -> BaseException:
     """The error a notebook stopped with, as an exception of this process, without secrets.
 
-    One of ``pgservers.errors`` keeps its class, and so does KeyboardInterrupt; any other is a
+    An error of ``pgservers.errors`` and KeyboardInterrupt keep their class; any other becomes a
     NotebookError that begins with the cell.
     """
     name, sentence = stopped.ename, " ".join(hide(stopped.evalue).split())
@@ -68,11 +70,11 @@ def error_of(
 def _place(document: Document, index: int) -> str:
     """A cell in words: its number, as Jupyter writes it beside the cell, and its heading.
 
-    ``index`` does not count the cells that papermill adds to a failed notebook.
+    ``index`` counts all cells but those that papermill adds to a failed notebook.
     """
     number, heading, lines = 0, "", [""]
     for cell in _cells(document)[: index + 1]:
-        lines = _text(cell["source"]).strip().splitlines()
+        lines = "".join(cell["source"]).strip().splitlines()
         if cell["cell_type"] == "code":
             number += bool(lines)
         else:
@@ -85,20 +87,29 @@ def _cells(document: Document) -> list[dict[str, Any]]:
 
 
 def _failing_line(traceback: Iterable[str]) -> str:
-    """The line an error without a message came from: a failed assertion says what it expected."""
+    """The line that raised an error: all that is known of a failed assertion without a message."""
     plain = unstyle("\n".join(traceback))
     marked = re.search(r"^-+> \d+ (.*)$", plain, re.MULTILINE)
     return marked[1].strip() if marked else ""
 
 
 def hiding(server: Address, password: str = "") -> Callable[[Any], Any]:
-    """Hide the server's password and address in a text, or in lists and dicts of texts.
+    """A function that hides a server's password and address in texts, also of lists and dicts.
 
-    We write neither into a notebook, but the output of a study's cell or the error of a library
-    could bring it into the book.
+    We write neither into a notebook, but the output of a cell or the error of a library could.
     """
     hidden = _hidden(server, password)
-    return lambda value: _changed(value, hidden)
+
+    def hide(value: Any) -> Any:
+        if isinstance(value, str):
+            return hidden.sub(HIDDEN, value)
+        if isinstance(value, list):
+            return [hide(item) for item in value]
+        if isinstance(value, dict):
+            return {key: hide(item) for key, item in value.items()}
+        return value
+
+    return hide
 
 
 def without_secrets(document: Document, hide: Callable[[Any], Any]) -> Document:
@@ -111,7 +122,7 @@ def without_secrets(document: Document, hide: Callable[[Any], Any]) -> Document:
 
 
 def _hidden(server: Address, password: str) -> re.Pattern[str]:
-    """A pattern of everything to hide; it may match nothing."""
+    """A pattern of all texts to hide, however they are spelled."""
     addresses = {server.text} if server.secrets else set()
     passwords = ({password} | server.secrets) - {""}
     spelled = {
@@ -122,10 +133,10 @@ def _hidden(server: Address, password: str) -> re.Pattern[str]:
             quote(secret, safe=""),
             repr(secret)[1:-1],
             html.escape(secret),
-            str(markupsafe.escape(secret)),  # as templates have it, which spell quotes otherwise
+            str(markupsafe.escape(secret)),  # as templates do, with another spelling of quotes
         )
     }
-    # A short password, or a word of every page, is hidden only where it stands as a password.
+    # A short password, or a word of every page, is hidden only in the place of a password.
     words = {secret for secret in spelled if len(secret) < 8 or secret in _COMMON}
     patterns = [re.escape(secret) for secret in sorted(addresses | spelled - words, key=len)[::-1]]
     for word in map(re.escape, sorted(words)):
@@ -133,23 +144,9 @@ def _hidden(server: Address, password: str) -> re.Pattern[str]:
     return re.compile("|".join(patterns) or r"(?!)")
 
 
-def _changed(value: Any, hidden: re.Pattern[str]) -> Any:
-    if isinstance(value, str):
-        return hidden.sub(HIDDEN, value)
-    if isinstance(value, list):
-        return [_changed(item, hidden) for item in value]
-    if isinstance(value, dict):
-        return {key: _changed(item, hidden) for key, item in value.items()}
-    return value
-
-
-def _text(source: str | list[str]) -> str:
-    return source if isinstance(source, str) else "".join(source)
-
-
 @dataclass(frozen=True)
 class StudyPage:
-    """An executed notebook of the book; ``record`` is None, with the reason, where none is left."""
+    """An executed notebook of the book; without a ``record``, ``reason`` says why."""
 
     study: str
     profile: str
@@ -158,20 +155,20 @@ class StudyPage:
 
 
 def book_runs(directory: Path = STUDIES) -> list[StudyPage]:
-    """The executed studies in ``directory``, by name, each with the record it rests on."""
+    """The executed studies in ``directory``, by name, each with its record."""
     summaries = rooms("summary")
     notebooks = sorted(directory.glob("[!._]*.ipynb"))
-    return [_run(notebook) for notebook in notebooks if notebook.stem not in summaries]
+    return [_page(notebook) for notebook in notebooks if notebook.stem not in summaries]
 
 
-def _run(notebook: Path) -> StudyPage:
+def _page(notebook: Path) -> StudyPage:
     about = json.loads(notebook.read_text(encoding="utf-8"))["metadata"].get("pgstudies", {})
-    profile = about.get("profile", "")
+    page = partial(StudyPage, notebook.stem, about.get("profile", ""))
     if "record" not in about:
-        return StudyPage(notebook.stem, profile, None, "made without `pgstudies run`")
+        return page(None, "made without `pgstudies run`")
     if not Path(about["record"]).exists():
-        return StudyPage(notebook.stem, profile, None, "its record is not on this machine")
+        return page(None, "its record is not on this machine")
     try:
-        return StudyPage(notebook.stem, profile, read_record(about["record"]))
+        return page(read_record(about["record"]))
     except StudyError as error:
-        return StudyPage(notebook.stem, profile, None, str(error))
+        return page(None, str(error))

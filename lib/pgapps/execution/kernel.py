@@ -1,4 +1,4 @@
-"""The kernel that executes a study's notebook: how it is started, interrupted and found dead."""
+"""The kernel that executes a study's notebook: its start, its interruption and its death."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 import nbformat
@@ -29,11 +29,11 @@ from . import replaying
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
     from types import FrameType
-    from typing import Self, TextIO
+    from typing import TextIO
 
     from pgservers.terminal import LinesOnly
     from pgstudies.run_options import RunOptions
@@ -45,7 +45,7 @@ GRACE_S = 60
 START_S = 120
 """How long a kernel may take to start, on a machine that is busy."""
 
-# A path of <sys/un.h> is 103 bytes at most where it is shortest, and ours adds this many to it.
+# A socket's path may have 103 bytes on some systems, and this much of it is ours.
 _LONGEST_TEMPORARY_PATH = 103 - len("/pgstudies-01234567/kernel-ipc-5")
 
 
@@ -60,16 +60,16 @@ def execute(
 
     The kernel gets ``options``.  What it writes to stderr goes to ``terminal`` at once, followed by
     a bar over the cells that read the record.  Returns the error of the failed cell, or how the
-    kernel died, in words; None if neither happened.  Raises KeyboardInterrupt when a signal
-    ended the run.
+    kernel died, in words; None if neither happened.  Raises KeyboardInterrupt if a signal ended the
+    run.
     """
     relay = Relay(terminal)
     with (
         tempfile.TemporaryFile() as log,
         _place_for_sockets() as place,
-        _Analysing(notebook, relay) as analysing,
+        _bar_over_cells(notebook, relay) as reached,
     ):
-        kernel = _Kernel(options, log, place, terminal, analysing)
+        kernel = _Kernel(options, log, place, terminal, reached)
         try:
             with quiet(), kernel.interruptible():
                 done = papermill.execute_notebook(
@@ -93,7 +93,7 @@ def execute(
             _close_loop_of_thread()
         if kernel.interrupted:
             raise KeyboardInterrupt
-        if done.metadata.papermill.exception:  # to papermill, sys.exit() is a good end
+        if done.metadata.papermill.exception:  # papermill takes sys.exit() for a success
             return "was told to exit, by sys.exit()"
     return None
 
@@ -107,22 +107,22 @@ def _close_loop_of_thread() -> None:
 
 
 def _place_for_sockets() -> AbstractContextManager[Path]:
-    """A directory that only we can enter, whose path is short enough for one of a socket."""
+    """A directory that only we can enter, with a path that is short enough for sockets in it."""
     temporary = tempfile.gettempdir()
     short = len(os.fsencode(temporary)) <= _LONGEST_TEMPORARY_PATH
     return temporary_directory(temporary if short else SHORT)
 
 
 def _unformatted(path: Path) -> str:
-    """Papermill fills in a path's braces as ``str.format`` does."""
+    """The path as papermill takes it, which fills in braces as ``str.format`` does."""
     return str(path).replace("{", "{{").replace("}", "}}")
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress what papermill and Jupyter log, which is about themselves.
+    """Suppress the logs and warnings of papermill and Jupyter.
 
-    This acts on the whole process, so a caller with several threads enters it around all of them.
+    This acts on the whole process: a caller with several threads enters it around all of them.
     """
     loggers = [logging.getLogger(name) for name in ("papermill", "traitlets", "asyncio")]
     before = [(logger, logger.disabled) for logger in loggers]
@@ -154,39 +154,31 @@ _ENGINE = "pgstudies"
 papermill_engines.register(_ENGINE, _Engine)
 
 
-class _Analysing:
-    """A bar over a notebook's cells, from the first that reads the record on."""
+@contextmanager
+def _bar_over_cells(notebook: Path, stream: Relay) -> Iterator[Callable[[int], None]]:
+    """Yields a function that moves a bar to the cell of an index; its first call opens the bar."""
+    bar: Progress | None = None
+    at = 0
+    with ExitStack() as opened:
 
-    def __init__(self, notebook: Path, stream: Relay) -> None:
-        self._notebook = notebook
-        self._stream = stream
-        self._bar: Progress | None = None
-        self._at = 0
+        def reached(index: int) -> None:
+            nonlocal bar, at
+            if bar is None:
+                cells = len(json.loads(notebook.read_text(encoding="utf-8"))["cells"])
+                name, at = f"{notebook.stem}, reading the record", index
+                bar = opened.enter_context(Progress(name, cells, index, stream, delay_s=2))
+            bar.advance(index - at)
+            at = index
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.__exit__()
-
-    def reached(self, index: int) -> None:
-        """The cell of this number, from 0, is executed next."""
-        if self._bar is None:
-            cells = len(json.loads(self._notebook.read_text(encoding="utf-8"))["cells"])
-            name = f"{self._notebook.stem}, reading the record"
-            self._bar = Progress(name, cells, index, self._stream, delay_s=2)
-            self._at = index
-        self._bar.advance(index - self._at)
-        self._at = index
+        yield reached
 
 
 class _Kernel:
     """One kernel and its interruption.
 
-    Ctrl-C, SIGTERM and SIGHUP reach this process and not the kernel, which has a process group of
-    its own.  The first is passed on to the running cell, so that the study stops its server and
-    closes its record.  The second, or the end of ``GRACE_S``, ends the kernel itself.
+    Ctrl-C, SIGTERM and SIGHUP reach this process and not the kernel, which has its own process
+    group.  The first signal is passed on to the running cell, so that the study stops its server
+    and closes its record.  The second, or the end of ``GRACE_S``, ends the kernel.
     """
 
     def __init__(
@@ -195,7 +187,7 @@ class _Kernel:
         log: IO[bytes],
         place: Path,
         terminal: TextIO | LinesOnly,
-        analysing: _Analysing,
+        reached: Callable[[int], None],
     ) -> None:
         self.interrupted = False
         self._options = options
@@ -203,9 +195,9 @@ class _Kernel:
         self._log = log
         self._place = place
         self._terminal = terminal
-        self._analysing = analysing
+        self._reached = reached  # called before each cell that reads the record
         self._process: subprocess.Popen[bytes] | None = None
-        self._shut_down_at: int | None = None  # how much it had written, had we to end it
+        self._shut_down_at: int | None = None  # the size of its log when we ended it
         self._loop: asyncio.AbstractEventLoop | None = None  # while a cell is executed
 
     def options(self) -> dict[str, Any]:
@@ -216,12 +208,12 @@ class _Kernel:
             "on_cell_execute": self._begin_cell,
             "on_cell_executed": self._end_cell,
             "coalesce_streams": True,  # of a progress bar, keep the last state only
-            "iopub_timeout": 120,  # a kernel sharing a core with a busy server answers late
+            "iopub_timeout": 120,  # a kernel that shares a core with a busy server answers late
             "start_timeout": START_S,
         }
 
     def death(self, error: Exception) -> str:
-        """How it ended, in words: ``error`` is the notebook client's."""
+        """How the kernel ended, in words; ``error`` is the notebook client's."""
         self._log.seek(0)
         written = self._log.read(-1 if self._shut_down_at is None else self._shut_down_at)
         words = (written.decode(errors="replace").strip().splitlines() or [str(error)])[-1]
@@ -236,15 +228,15 @@ class _Kernel:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Pass signals on to the kernel meanwhile (in the main thread; no other has them)."""
+        """Pass signals on to the kernel, in the main thread, which alone gets them."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        wanted = {signal.SIGINT: self._interrupt, signal.SIGTERM: self._interrupt}
+        wanted = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup sets it
-            wanted[signal.SIGHUP] = self._interrupt
-        wanted[signal.SIGALRM] = self._give_up
-        before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+            wanted.append(signal.SIGHUP)
+        before = {number: signal.signal(number, self._interrupt) for number in wanted}
+        before[signal.SIGALRM] = signal.signal(signal.SIGALRM, signal.default_int_handler)
         try:
             yield
         finally:
@@ -258,8 +250,8 @@ class _Kernel:
         class Manager(AsyncKernelManager):
             """Starts the kernel of this interpreter, whatever kernels the user has installed.
 
-            By sockets, as ports that were free when they were chosen may be taken when the kernel
-            comes to bind them.  Then it hangs.
+            It is reached by sockets: a port may be taken between its choice and its use by the
+            kernel, which then hangs.
             """
 
             def __init__(self, **traits: Any) -> None:
@@ -268,8 +260,8 @@ class _Kernel:
 
             @property
             def kernel_spec(self) -> KernelSpec:
-                # Without -P what lies in the working directory, which may be a record, would be
-                # imported in place of what is installed; before IPython 9.7 the option says so.
+                # Without -P, modules in the working directory, which may be a record, would be
+                # imported instead of installed ones; IPython before 9.7 needs the option as well.
                 module = replaying.__name__ if kernel._options.replay else "ipykernel_launcher"
                 own = [sys.executable, "-P", "-m", module, "--InteractiveShellApp.ignore_cwd=True"]
                 return KernelSpec(
@@ -281,7 +273,7 @@ class _Kernel:
 
             async def _async_launch_kernel(self, kernel_cmd: list[str], **kw: Any) -> None:
                 given = kw.get("env", os.environ) | kernel._options.environment()
-                # Its progress goes to the terminal, also where that is a cell of JupyterLab.
+                # Its progress goes to the terminal, also if that is a cell of JupyterLab.
                 kw["env"] = {k: given[k] for k in given if k != JUPYTER_SESSION}
                 await super()._async_launch_kernel(kernel_cmd, stderr=kernel._log, **kw)
                 kernel._process = getattr(self.provisioner, "process", None)
@@ -298,7 +290,7 @@ class _Kernel:
         if self.interrupted:  # the kernel ignores a signal that comes between two cells
             raise KeyboardInterrupt
         if self._replies and self._replies.record:
-            self._analysing.reached(cell_index)
+            self._reached(cell_index)
 
     def _begin_cell(self, **_: object) -> None:
         self._loop = asyncio.get_running_loop()
@@ -311,7 +303,7 @@ class _Kernel:
             self.interrupted = True
             raise KeyboardInterrupt
         self.interrupted = True
-        # Later, as this may interrupt a write to the terminal.
+        # Not at once: this may interrupt a write to the terminal.
         self._loop.call_soon_threadsafe(self._pass_on, self._process)
 
     def _pass_on(self, process: subprocess.Popen[bytes]) -> None:
@@ -321,6 +313,3 @@ class _Kernel:
             "\nStopping the server and closing the record; Ctrl-C again stops at once.\n"
         )
         self._terminal.flush()
-
-    def _give_up(self, _number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt

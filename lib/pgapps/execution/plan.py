@@ -1,4 +1,4 @@
-"""A run checked before it starts."""
+"""The plan of a run: everything that can be checked before it starts."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ QUICK = "quick"
 """The size of the defaults in a notebook."""
 
 PROFILES = (QUICK, "standard", "published", "smallest")
-"""Sizes of a run; smallest is for tests, and only its counts mean anything."""
+"""Sizes of a run; smallest is for tests, and only its counts are meaningful."""
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run with everything checked that can be checked before it starts.
+    """A run that was checked.
 
     Attributes:
         study: The study's name.
@@ -35,9 +35,9 @@ class PlannedRun:
         profile: One of ``PROFILES``.
         parameters: Name and value of every parameter but ``server``.
         server: The server in force; an empty text for the embedded one.
-        injected: What papermill writes into the notebook: no server is in it.
-        about: What ``sizes.toml`` says of this size, and of how long it takes; it may be empty.
-        replay: The record that is analysed; None: it is measured.
+        injected: The parameters that papermill writes into the notebook, without the server.
+        about: What ``sizes.toml`` says about this size and its duration; may be empty.
+        replay: The record to analyse; None to measure.
 
     """
 
@@ -65,11 +65,11 @@ def plan(
     usual_server: str = "",
     replay: str | Path | None = None,
 ) -> PlannedRun:
-    """Check a run: ``parameters`` go before the profile's, which go before the notebook's.
+    """Check a run: ``parameters`` override the profile's, which override the notebook's.
 
-    ``usual_server`` is the one of a run that names none, as ``$PGSTUDIES_SERVER`` says.  With
-    ``replay`` a record (or the newest complete one below a directory) is analysed in place of
-    measuring: its profile counts, and its parameters in place of those not given.
+    ``usual_server`` is used if no server is given, as ``$PGSTUDIES_SERVER`` is.  ``replay`` is a
+    record to analyse instead of measuring, or a directory from which ``find_record`` takes one: its
+    profile applies, and its parameters where none are given.
 
     Raises StudyError for an unknown study, profile or parameter, for a value that is of the wrong
     type or out of its limits and for a record that cannot be read; ServerError for an address that
@@ -92,15 +92,15 @@ def plan(
     of_profile, about = _profile(room, profile)
     values = checked(study, known_parameters, of_profile | given)
     asked = Address.parse(str(values.pop("server", "")) or usual_server).absolute()
-    # Of a summary only what was asked for: its page is not to begin with a cell of parameters.
+    # The page of a summary has no cell of parameters that were not asked for.
     injected = values if room.kind != "summary" else {n: values[n] for n in given if n in values}
     return PlannedRun(study, room.notebook, profile, values, asked, injected, about, record)
 
 
 def _still_taken(room: Room, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a record's parameters that the notebook still takes: it may be newer.
+    """The parameters of a record that the notebook, which may be newer, still takes.
 
-    No server and no repository: the page of a stranger's record would name what is run.
+    Without server and repository: a stranger's record must not choose what is run.
     """
     kept: dict[str, Any] = {}
     for parameter in declared(room.notebook):

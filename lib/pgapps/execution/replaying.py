@@ -1,6 +1,6 @@
-"""The kernel of a replay, ``python -m`` of this: it starts no program and opens no connection.
+"""The kernel of a replay, run by ``python -m``: it starts no program and opens no connection.
 
-Our own code starts none in a replay; this refuses what a notebook starts all the same.
+Our own code does neither in a replay; here a notebook's code is refused both.
 """
 
 from __future__ import annotations
@@ -9,16 +9,12 @@ import errno
 import sys
 from typing import NoReturn
 
-_PROGRAMS = {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.startfile"}
-
-_REFUSED = (
-    _PROGRAMS
-    | {"os.system", "pty.spawn", "subprocess.Popen"}
-    | {
-        f"socket.{what}"
-        for what in ("connect", "getaddrinfo", "gethostbyname", "sendmsg", "sendto")
-    }
-)
+_REFUSED = {
+    *("os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.startfile"),
+    *("os.system", "pty.spawn", "subprocess.Popen"),
+    *("socket.connect", "socket.getaddrinfo", "socket.gethostbyname"),
+    *("socket.sendmsg", "socket.sendto"),
+}
 """Python's audit events."""
 
 

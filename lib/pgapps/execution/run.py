@@ -1,4 +1,4 @@
-"""Running a study: its notebook executed with checked parameters, and put into the book."""
+"""The run of a study: its notebook is executed with checked parameters, for the book."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Executed:
 
     Attributes:
         notebook: Its path.
-        record: The record it rests on; None for one that measures nothing.
-        verdicts: The table of ``judge``; None where no claim was judged.
+        record: The record it rests on; None if it measures nothing.
+        verdicts: The table of ``judge``; None if no claim was judged.
 
     """
 
@@ -73,14 +73,14 @@ def run_planned(
     by default stderr.  The notebook's metadata ``pgstudies`` has study, profile, parameters, record
     and, without its password, the server.
 
-    Raises StudyError as the notebook did; NotebookError when the notebook failed otherwise;
+    Raises StudyError if the notebook did; NotebookError if the notebook failed otherwise;
     KeyboardInterrupt after Ctrl-C, SIGTERM or SIGHUP, with the server stopped.
     """
     study = chosen.study
     tell_whose(find_room(study))
     target = output or paths.STUDIES / f"{study}.ipynb"
     target.parent.mkdir(parents=True, exist_ok=True)
-    # There, because a file can be renamed only within a file system.
+    # Beside the target, because a file can be renamed only within a file system.
     with temporary_directory(target.parent, hidden=True) as scratch:
         executed = scratch / f"{study}.ipynb"
         options = RunOptions(
@@ -97,7 +97,7 @@ def run_planned(
                 raise
             raise cannot_write(error, for_display(target.parent)) from error
         if failure is not None and not isinstance(failure, NotebookError):
-            raise failure  # its sentence says all that the notebook could
+            raise failure  # the notebook says no more than its sentence
         replied = Replies(scratch)
         failed = paths.BUILD / "failed" / f"{study}.ipynb"
         kept = target if failure is None else failed
@@ -106,8 +106,7 @@ def run_planned(
             "input_path": in_checkout(chosen.notebook),
             "output_path": in_checkout(kept),
         }
-        text = json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True)
-        write_file(kept, f"{text}\n")
+        write_file(kept, json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
         if failure is not None:
             raise NotebookError(
                 f"{study} stopped in {failure}; the notebook as far as it came is "
@@ -122,10 +121,10 @@ def run_planned(
 
 
 def read_studies(records: Mapping[str, Path | None]) -> list[Executed]:
-    """Execute notebooks that measure nothing into the book, one on each core at a time.
+    """Execute notebooks without measuring into the book, one on each core at a time.
 
-    ``records`` has the ``replay`` of ``run_study`` for each; None for a summary.  Raises as
-    ``run_study`` does, once all that were begun have ended.
+    ``records`` has the ``replay`` of ``run_study`` for each study; None for a summary.  Raises as
+    ``run_study`` does, once all notebooks that were begun have ended.
     """
     from .kernel import quiet  # noqa: PLC0415  (papermill takes its time)
 

@@ -1,7 +1,7 @@
-"""One block, measured in a process of its own, and put into the ledger; what a worker starts.
+"""The process that a worker starts for each block: it measures the block and stores it.
 
-The process reads what to do from its standard input, one line of JSON, and takes the end of that
-input for the death of its worker: then it stops its server and ends.
+It reads its request, one line of JSON, from standard input.  The end of that input means that the
+worker died: the process then stops its server and exits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pgservers.errors import SpaceError, StudyError
-from pgservers.files import space_error
+from pgservers.files import space_error, write_file
 from pgservers.paths import records_dir
 from pgservers.servers.leftovers import scratch
 from pgservers.terminal import tell
@@ -36,33 +36,29 @@ if TYPE_CHECKING:
 
 
 PATIENCE_S = 600.0
-"""How long a ledger that does not answer is tried again (s), or ``$PGSTUDIES_PATIENCE_S``."""
+"""How long to retry a ledger that does not answer (s), unless ``$PGSTUDIES_PATIENCE_S`` is set."""
 
 DEATH_S = 90.0
-"""How long this process may take to end itself after its worker's death."""
+"""How long this process may take to stop after its worker died (s)."""
 
 
 def carry_out(request: dict[str, Any]) -> None:
-    """Measure a block, unless the ledger has it, and put it into the ledger.
+    """Measure a block that the ledger lacks, and put it into the ledger.
 
     ``request`` has block (study, cell, host, number), profile, server, parameters, ledger, and
-    states: the directory where blocks leave each other prepared states, or nothing.  A block that
+    states: the directory of prepared states that blocks share, or an empty text.  A block that
     cannot be put is kept below ``records_dir()`` and put the next time.  Raises StudyError as
-    ``session`` does, SpaceError when the ledger has no room for the block.
+    ``session`` does, SpaceError if there is no room for the block.
     """
     block = SweepBlock(**request["block"])
     ledger = Ledger(request["ledger"])
-    mark = hashlib.sha256(ledger.url.encode()).hexdigest()[:12]  # another ledger wants its own
+    mark = hashlib.sha256(ledger.url.encode()).hexdigest()[:12]  # a kept block has one ledger
     kept = records_dir() / ".sweep" / "unsent" / mark / block.path
     if not kept.exists():
         if _patiently(lambda: block in ledger, ledger):
             return
         with scratch(records_dir() / ".sweep") as place:
-            content = _measured(block, request, place)
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            aside = kept.with_suffix(".tmp")
-            aside.write_bytes(content)
-            aside.replace(kept)
+            write_file(kept, _measured(block, request, place))
     content = kept.read_bytes()
     _patiently(lambda: ledger.put(block, content), ledger)
     kept.unlink()
@@ -73,14 +69,12 @@ def _measured(block: SweepBlock, request: dict[str, Any], place: Path) -> bytes:
     planned = plan(
         block.study,
         profile=request["profile"],
-        server=request["server"] or None,
+        server=request["server"],
         parameters=request["parameters"],
         usual_server=RunOptions.given().server,  # this is where a worker's process begins
     )
     options = RunOptions(
-        server=planned.server.text,
-        profile=request["profile"],
-        states=request["states"],
+        server=planned.server.text, profile=request["profile"], states=request["states"]
     )
     what = measurement_of(planned)
     design = Design(study=block.study, arms=tuple(what.arms))
@@ -95,7 +89,7 @@ def _measured(block: SweepBlock, request: dict[str, Any], place: Path) -> bytes:
 
 
 def _patiently(ask: Callable[[], bool], ledger: Ledger) -> bool:
-    """The ledger's answer; retries if it does not answer, and raises its other errors at once."""
+    """The ledger's answer, retried while it does not answer; a StudyError is raised at once."""
     until = time.monotonic() + float(os.environ.get("PGSTUDIES_PATIENCE_S", PATIENCE_S))
     pause = 0.5
     while True:
@@ -118,35 +112,28 @@ def _end_with_worker(source: int) -> None:
     # Not through sys.stdin: a thread that waits in it keeps the interpreter from ending.
     while os.read(source, 4096):
         pass
-    for _ in range(2):  # the second does not wait for the server to stop
+    for _ in range(2):  # the second signal does not wait for the server to stop
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(DEATH_S)
     os._exit(1)
 
 
-def _stop(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
 def main() -> int:
-    """Carry out a request from stdin; returns the exit code, with an error's sentence on stdout."""
+    """Carry out the request on stdin; returns the exit code, and prints an error on stdout."""
     line = bytearray()
     source = sys.stdin.fileno()
     while not line.endswith(b"\n"):
         line += os.read(source, 1) or b"\n"
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # which raises KeyboardInterrupt
     threading.Thread(target=_end_with_worker, args=[source], daemon=True).start()
     try:
         carry_out(json.loads(line))
-    except StudyError as error:
-        tell(str(error))
-        return error.exit_code
-    except OSError as error:
-        found = space_error(error, records_dir())
-        if not isinstance(found, StudyError):
+    except (StudyError, OSError) as error:
+        told = space_error(error, records_dir()) if isinstance(error, OSError) else error
+        if told is None:
             raise
-        tell(str(found))
-        return found.exit_code
+        tell(str(told))
+        return told.exit_code
     except KeyboardInterrupt:
         return 130
     return 0

@@ -1,12 +1,11 @@
 """The certificate of a sweep's scheduler, workers and client: without it none of them listens.
 
-Dask runs whatever it is sent, as the user who started it, and any account of a machine reaches
-every port of it, those of 127.0.0.1 included.  So each side proves that it holds the key.
+Dask runs whatever it is sent, as the user who started it, and every account of a machine can
+connect to its ports, also on 127.0.0.1.  So each side proves that it holds the key.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import stat
 import tempfile
@@ -23,10 +22,10 @@ CERTIFICATE, KEY = "certificate.pem", "key.pem"
 
 
 def make_certificates(directory: Path) -> None:
-    """Make a new directory with a certificate, which is its own authority, and its key.
+    """Make a directory with a self-signed certificate, valid for a year, and its key.
 
-    Both files are for their owner alone; the certificate is valid for a year.  Raises StudyError
-    when the directory is there already, or cannot be made.
+    Both files are readable by their owner alone.  Raises StudyError if the directory cannot be
+    made, or has files already.
     """
     made = Security.temporary()
     directory = directory.expanduser().absolute()
@@ -34,9 +33,8 @@ def make_certificates(directory: Path) -> None:
         aside = Path(tempfile.mkdtemp(prefix=".certificates-", dir=directory.parent))
         try:
             for name, text in ((CERTIFICATE, made.tls_ca_file), (KEY, made.tls_client_key)):
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-                with os.fdopen(os.open(aside / name, flags, 0o600), "w") as file:
-                    file.write(text)
+                (aside / name).touch(0o600)  # before it has content
+                (aside / name).write_text(text)
             aside.rename(directory)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
@@ -52,9 +50,8 @@ def credentials(
 ) -> Security:
     """The credentials of a scheduler, a worker or a client for this address.
 
-    They are what ``make_certificates`` has put into ``directory``, or without one Dask's
-    configuration.  Raises StudyError when there are none or they are invalid, and for an address
-    that is not encrypted.
+    They come from ``make_certificates``' ``directory``, or without one from Dask's configuration.
+    Raises StudyError if they are missing or invalid, or if the address is not encrypted.
     """
     if not address.startswith("tls://"):
         raise StudyError(
@@ -92,6 +89,7 @@ def _read(directory: Path) -> Security:
         raise StudyError(f"Other accounts may read {key}, so it does not protect anything: {_HOW}")
     if until < datetime.now(UTC):
         raise StudyError(f"The certificate in {directory} ended on {until:%Y-%m-%d}: {_HOW}")
-    whose = {f"tls_{role}_cert": str(certificate) for role in ("client", "scheduler", "worker")}
-    keys = {f"tls_{role}_key": str(key) for role in ("client", "scheduler", "worker")}
-    return Security(require_encryption=True, tls_ca_file=str(certificate), **whose, **keys)
+    files = {"cert": str(certificate), "key": str(key)}
+    roles = ("client", "scheduler", "worker")
+    own = {f"tls_{role}_{kind}": file for role in roles for kind, file in files.items()}
+    return Security(require_encryption=True, tls_ca_file=str(certificate), **own)

@@ -1,4 +1,4 @@
-"""Scheduler, workers and client of a sweep, by Dask: who listens where, and for whom."""
+"""Scheduler, workers and client of a sweep, by Dask: who listens where."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ from pgservers.errors import ServerError
 from pgservers.host.shared_memory import name_semaphores
 from pgservers.paths import records_dir
 from pgservers.servers.leftovers import scratch
+from pgservers.terminal import tell
 
 from .certificates import credentials, make_certificates
 from .workers import resources_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 
 _CONFIG = {
     "distributed.worker.profile.enabled": False,  # it would interrupt us a hundred times a second
     "distributed.worker.daemon": False,
-    # Dask's pages ask nobody for a certificate.
+    # Dask serves its pages without asking for a certificate.
     "distributed.scheduler.http.routes": [],
     "distributed.worker.http.routes": [],
 }
@@ -39,15 +41,13 @@ _CONFIG = {
 dask.config.update_defaults({"distributed": {"scheduler": {"worker-ttl": "60s"}}})
 
 _NO_PAGES: dict[str, Any] = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
-"""Dask's dashboard is off, although it keeps a port."""
+"""Turn Dask's dashboard off; its port stays open."""
 
 
-def serve_as_scheduler(
-    host: str, port: int, certificates: Path | None, ready: Callable[[str], None]
-) -> None:
-    """Run the scheduler of sweeps until interrupted; ``ready`` is called with its address.
+def serve_as_scheduler(host: str, port: int, certificates: Path | None) -> None:
+    """Run the scheduler of sweeps until interrupted, and print its address.
 
-    Raises StudyError without certificates, ServerError when it cannot listen there.
+    Raises StudyError without certificates, ServerError if it cannot listen there.
     """
     security = credentials(f"tls://{host}", certificates, "scheduler")
 
@@ -55,20 +55,13 @@ def serve_as_scheduler(
         async with Scheduler(
             host=host, port=port, protocol="tls", security=security, **_NO_PAGES
         ) as scheduler:
-            ready(scheduler.address)
+            tell(f"scheduler: {scheduler.address}")
             await scheduler.finished()
 
-    with _configured():
-        try:
-            asyncio.run(serve())
-        except (OSError, OverflowError, ValueError, RuntimeError) as error:
-            reason = _reason(error)
-            if reason is None:
-                raise
-            raise ServerError(
-                f"No scheduler can listen on {host}, port {port} ({reason}): "
-                f"name an address of this machine and a port that is free."
-            ) from None
+    what = f"No scheduler can listen on {host}, port {port}"
+    advice = "name an address of this machine and a port that is free."
+    with _configured(), _network_errors(what, advice):
+        asyncio.run(serve())
 
 
 def serve_as_worker(scheduler: str, name: str, certificates: Path | None) -> None:
@@ -81,7 +74,7 @@ def serve_as_worker(scheduler: str, name: str, certificates: Path | None) -> Non
 
     async def serve() -> None:
         host = get_address_host(scheduler)
-        socket.getaddrinfo(host, None)  # for a name that is not known; Dask would only warn
+        socket.getaddrinfo(host, None)  # raises for an unknown name, of which Dask would only warn
         async with Nanny(
             scheduler,
             host=get_ip(host),
@@ -96,27 +89,16 @@ def serve_as_worker(scheduler: str, name: str, certificates: Path | None) -> Non
             await nanny.finished()
 
     name_semaphores()
-    with _configured():
-        try:
-            asyncio.run(serve())
-        except (OSError, TimeoutError, ValueError, RuntimeError) as error:
-            reason = _reason(error)
-            if reason is None:
-                raise
-            raise _unreachable(scheduler, reason) from None
+    with _configured(), _reaching(scheduler):
+        asyncio.run(serve())
 
 
 @contextmanager
 def connected(scheduler: str, certificates: Path | None) -> Iterator[Client]:
     """A client of the scheduler; raises as ``serve_as_worker`` does."""
     security = credentials(scheduler, certificates, "client")
-    try:
+    with _reaching(scheduler):
         client = Client(scheduler, security=security, timeout=30, set_as_default=False)
-    except (OSError, TimeoutError, ValueError, RuntimeError) as error:
-        reason = _reason(error)
-        if reason is None:
-            raise
-        raise _unreachable(scheduler, reason) from None
     with client:
         yield client
 
@@ -125,8 +107,8 @@ def connected(scheduler: str, certificates: Path | None) -> Iterator[Client]:
 def local_cluster(names: Sequence[str]) -> Iterator[Client]:
     """A scheduler in this process and a worker for each name, on 127.0.0.1; yields a client.
 
-    Their certificate is in a temporary directory that only this user can read.  The workers are
-    sessions of their own, so that Ctrl-C reaches only this process, and end with the scheduler.
+    Their certificate is in a temporary directory that only this user can read.  Each worker runs in
+    its own session, so that Ctrl-C reaches this process alone; workers end with the scheduler.
     """
     with _configured() as private:
         certificates = private / "certificates"
@@ -163,8 +145,8 @@ def local_cluster(names: Sequence[str]) -> Iterator[Client]:
 @contextmanager
 def _configured() -> Iterator[Path]:
     """Configure Dask for a sweep; yields a directory that only this user can read."""
-    # Dask puts its scratch directory first on the path of modules, and left to itself it takes one
-    # in /tmp that another account may have made.
+    # Dask puts its scratch directory first on the path of modules; its default is one in /tmp that
+    # another account may have made.
     with (
         scratch(records_dir() / ".dask") as private,
         dask.config.set({**_CONFIG, "temporary-directory": str(private)}),
@@ -172,17 +154,24 @@ def _configured() -> Iterator[Path]:
         yield private
 
 
-def _reason(error: BaseException) -> str | None:
-    """A line on an error of the network; None for any other error."""
-    if isinstance(error, RuntimeError):  # by which Dask says that a server did not start
-        return _reason(error.__cause__) if error.__cause__ is not None else None
-    if not isinstance(error, (OSError, TimeoutError, ValueError, OverflowError)):
-        return None
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+@contextmanager
+def _network_errors(what: str, advice: str) -> Iterator[None]:
+    """Raise an error of the network as ServerError: what failed, its reason and the advice."""
+    try:
+        yield
+    except (OSError, OverflowError, ValueError, RuntimeError) as error:
+        cause: BaseException | None = error
+        while isinstance(cause, RuntimeError):  # Dask's, for a server that did not start
+            cause = cause.__cause__
+        if not isinstance(cause, (OSError, OverflowError, ValueError)):
+            raise
+        reason, *_ = str(cause).splitlines() or [type(cause).__name__]
+        raise ServerError(f"{what} ({reason}): {advice}") from None
 
 
-def _unreachable(scheduler: str, reason: str) -> ServerError:
-    return ServerError(
-        f"There is no scheduler to reach at {scheduler} ({reason}): `pgstudies scheduler` starts "
-        f"one and says its address, and its certificate must be the one given here."
+def _reaching(scheduler: str) -> AbstractContextManager[None]:
+    return _network_errors(
+        f"There is no scheduler to reach at {scheduler}",
+        "`pgstudies scheduler` starts one and says its address, and its certificate must be the "
+        "one given here.",
     )

@@ -1,4 +1,4 @@
-"""The commands for several hosts: ``pgstudies sweep``, ``worker`` and ``hosts``."""
+"""The commands for several hosts: ``sweep``, ``worker``, ``scheduler`` and ``hosts``."""
 
 from __future__ import annotations
 
@@ -34,6 +34,34 @@ Certificates = Annotated[
     ),
 ]
 
+_SWEEP = """\
+Measure studies × parameters × servers on several hosts, block by block.
+
+SWEEP.toml lists what to measure; the ledger that it names stores every finished
+block.  After an interruption the same command continues with the missing ones.
+Ctrl-C waits for the blocks that are being measured; a second one, or SIGTERM,
+aborts them.
+
+\b
+Example of a sweep.toml:
+  ledger = "/nfs/sweep"             # or s3://bucket/sweep; read by all hosts
+  hosts = ["bench1", "bench2"]      # names of workers
+  [[run]]
+  study = "..."
+  profile = "standard"
+  servers = ["16", "embedded"]
+  parameters = { rows = [100_000, 1_000_000] }
+\b
+Examples:
+  pgstudies sweep sweep.toml --status
+  pgstudies sweep sweep.toml --local 1                (this machine only)
+  pgstudies sweep --make-certificates certificates    (once, for all hosts)
+  export PGSTUDIES_CERTIFICATES=certificates          (for --certificates)
+  pgstudies scheduler                                 (on one host)
+  pgstudies worker tls://head:8786 --name bench1      (on each host)
+  pgstudies sweep sweep.toml --scheduler tls://head:8786
+"""
+
 
 def _make_certificates(directory: Path | None) -> None:
     if directory is None:
@@ -48,7 +76,7 @@ def _make_certificates(directory: Path | None) -> None:
     raise typer.Exit
 
 
-@commands.command(short_help="Measure on several hosts, or a grid of parameters.")
+@commands.command(help=_SWEEP, short_help="Measure on several hosts, or a grid of parameters.")
 def sweep(
     file: Annotated[Path, typer.Argument(metavar="SWEEP.toml", show_default=False)],
     *,
@@ -74,32 +102,7 @@ def sweep(
         ),
     ] = None,
 ) -> None:
-    """Measure studies × parameters × servers on several hosts, block by block.
-
-    SWEEP.toml lists what to measure; the ledger that it names stores every finished
-    block.  After an interruption the same command continues with the missing ones.
-    Ctrl-C waits for the blocks that are being measured; a second one, or SIGTERM,
-    aborts them.
-
-    \b
-    Example of a sweep.toml:
-      ledger = "/nfs/sweep"             # or s3://bucket/sweep; read by all hosts
-      hosts = ["bench1", "bench2"]      # names of workers
-      [[run]]
-      study = "..."
-      profile = "standard"
-      servers = ["16", "embedded"]
-      parameters = { rows = [100_000, 1_000_000] }
-    \b
-    Examples:
-      pgstudies sweep sweep.toml --status
-      pgstudies sweep sweep.toml --local 1                (this machine only)
-      pgstudies sweep --make-certificates certificates    (once, for all hosts)
-      export PGSTUDIES_CERTIFICATES=certificates          (for --certificates)
-      pgstudies scheduler                                 (on one host)
-      pgstudies worker tls://head:8786 --name bench1      (on each host)
-      pgstudies sweep sweep.toml --scheduler tls://head:8786
-    """  # noqa: D301
+    """Measure a sweep, or print its progress."""
     with _extra():
         from .ledger import Ledger
         from .plan import overview, read_sweep
@@ -113,16 +116,19 @@ def sweep(
         raise StudyError("Pass --scheduler ADDRESS for the hosts, or --local 1 for this machine.")
     missing = [block for block in plan.blocks() if block not in done]
     if missing:
-        here = plan.hosts[:local] if scheduler is None else plan.hosts
+        here = plan.hosts[:local]  # all of them with --scheduler
         with _extra():
             from .cluster import connected, local_cluster
-
-            joined = (
-                local_cluster(here) if scheduler is None else connected(scheduler, certificates)
-            )
+        joined = local_cluster(here) if scheduler is None else connected(scheduler, certificates)
         with joined as client:
             _measure(replace(plan, hosts=here), [u for u in missing if u.host in here], client)
-    _join(plan)
+    from .join import join
+
+    records, lacking = join(plan, records_dir())
+    for record in records:
+        tell(f"record: {record}")
+    for sentence in lacking:
+        tell(f"incomplete: {sentence}")
 
 
 def _measure(plan: Sweep, lacking: list[SweepBlock], client: Client) -> None:
@@ -140,19 +146,9 @@ def _measure(plan: Sweep, lacking: list[SweepBlock], client: Client) -> None:
         raise typer.Exit(130) from None
     if failures:
         say(f"{len(missing(plan))} of {total} blocks are not done:")
-        for failure in failures:
-            say(f"{failure.block}: {failure.reason}")
+        for block, reason in failures.items():
+            say(f"{block}: {reason}")
         raise typer.Exit(StudyError.exit_code)
-
-
-def _join(plan: Sweep) -> None:
-    from .join import join
-
-    records, lacking = join(plan, records_dir())
-    for record in records:
-        tell(f"record: {record}")
-    for sentence in lacking:
-        tell(f"incomplete: {sentence}")
 
 
 def _what_is_done(plan: Sweep, rows: pl.DataFrame) -> Iterator[str]:
@@ -220,7 +216,7 @@ def scheduler(
     with _extra():
         from .cluster import serve_as_scheduler
     try:
-        serve_as_scheduler(host or "", port, certificates, lambda at: tell(f"scheduler: {at}"))
+        serve_as_scheduler(host or "", port, certificates)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 
@@ -268,7 +264,7 @@ def _extra() -> Iterator[None]:
 
 
 def clean() -> None:
-    """Remove what sweeps of this user that were killed have left."""
+    """Remove what this user's killed sweeps left."""
     for base in (records_dir() / ".dask", records_dir() / ".sweep"):
         if any(base.glob("s-*")):
             from pgservers.servers.leftovers import sweep as remove

@@ -1,4 +1,4 @@
-"""One study on several hosts: its claims judged on each, and by all together."""
+"""The claims of one study, judged on several hosts: on each, and by all together."""
 
 from __future__ import annotations
 
@@ -24,10 +24,24 @@ if TYPE_CHECKING:
     from pgstudies.records.reading import Record
 
 
+_HOST_RECORDS: dict[str, pl.DataType] = {
+    **dict.fromkeys(["host", "server"], pl.String()),
+    "blocks": pl.Int64(),
+    **dict.fromkeys(["findings", "left_out", "path"], pl.String()),
+}
+
+_TOGETHER: dict[str, pl.DataType] = {
+    **dict.fromkeys(["claim", "text"], pl.String()),
+    **dict.fromkeys(["hosts", "holds"], pl.Int64()),
+    **dict.fromkeys(["published_ratio", "ratio", "low", "high"], pl.Float64()),
+    "verdict": pl.String(),
+}
+
+
 def host_lines(paths: Sequence[Path], *, chart: Path | None = None) -> Iterator[str]:
     """What the records of several hosts say about a study, as lines for a terminal.
 
-    ``chart`` is where the forest plot goes.  Raises as ``host_records`` does, and StudyError when
+    ``chart`` is the file for the forest plot.  Raises as ``host_records`` does, and StudyError if
     there is nothing to draw.
     """
     records = host_records(paths)
@@ -50,13 +64,13 @@ def host_records(paths: Sequence[str | Path]) -> pl.DataFrame:
     Columns: host, server, blocks, findings (of the gate, in words), left_out (why it does not
     count, or null), path.  A record does not count if it has another format, is incomplete or
     damaged, was made with other parameters than the first, or is an older one of the same host.
-    Raises StudyError when none counts, or when they are of different studies.
+    Raises StudyError if none counts, or if they are of different studies.
     """
     rows: list[dict[str, object]] = []
     counted: dict[str, Record] = {}
     studies: set[str] = set()
     for path in sorted(map(str, paths), reverse=True):
-        row: dict[str, object] = {"path": path, "left_out": None}
+        row: dict[str, object] = {**dict.fromkeys(_HOST_RECORDS), "path": path}
         rows.append(row)
         try:
             record = read_record(path)
@@ -81,21 +95,18 @@ def host_records(paths: Sequence[str | Path]) -> pl.DataFrame:
         else:
             counted[host] = record
     if len(studies) > 1:
-        raise StudyError(
-            f"The records are of {', '.join(sorted(studies))}: give those of one study."
-        )
+        names = ", ".join(sorted(studies))
+        raise StudyError(f"The records are of {names}: give those of one study.")
     if not counted:
         reasons = "; ".join(f"{row['path']}: {row['left_out']}" for row in rows)
         raise StudyError(f"No record can be used: {reasons.rstrip('.') or 'there is none'}.")
-    schema = dict.fromkeys(["host", "server", "findings", "left_out", "path"], pl.String())
-    columns = ["host", "server", "blocks", "findings", "left_out", "path"]
-    return pl.DataFrame(rows, schema_overrides=schema | {"blocks": pl.Int64()}).select(columns)
+    return pl.DataFrame(rows, schema=_HOST_RECORDS)
 
 
 def judged_by_host(records: pl.DataFrame) -> pl.DataFrame:
     """The claims of a study as its notebook judges them, from the record of each host.
 
-    ``records`` is a table of ``host_records``.  Columns: host, then those of ``judge``.
+    ``records`` comes from ``host_records``.  Columns: host, then those of ``judge``.
     """
     counted = records.filter(pl.col("left_out").is_null()).select("host", "path")
     frames = [
@@ -107,8 +118,8 @@ def judged_by_host(records: pl.DataFrame) -> pl.DataFrame:
 def by_all_hosts(study: str, judged: pl.DataFrame) -> pl.DataFrame:
     """Every claim over the hosts, one row per claim, a host counting as one number.
 
-    ``judged`` is a table of ``judged_by_host``.  Columns: claim, text, hosts (on which it was
-    judged), holds (on how many), published_ratio, ratio, low, high, verdict: by all hosts, as
+    ``judged`` comes from ``judged_by_host``.  Columns: claim, text, hosts (how many judged it),
+    holds (on how many it holds), published_ratio, and ratio, low, high, verdict by all hosts, as
     ``judged_together`` judges runs.  With fewer than ``RUNS`` hosts there is no ratio, and verdict
     says so.
     """
@@ -122,32 +133,23 @@ def by_all_hosts(study: str, judged: pl.DataFrame) -> pl.DataFrame:
             few = f"{count} {_hosts(count)}: too few to be judged together, six are needed"
             row.update(ratio=None, low=None, high=None, verdict=few)
         rows.append(row | hosts)
-    schema: dict[str, pl.DataType] = {"claim": pl.String(), "text": pl.String()}
-    schema |= dict.fromkeys(["hosts", "holds"], pl.Int64())
-    schema |= dict.fromkeys(["published_ratio", "ratio", "low", "high"], pl.Float64())
-    schema |= {"verdict": pl.String()}
-    return pl.DataFrame([{name: row[name] for name in schema} for row in rows], schema=schema)
+    return pl.DataFrame([{name: row[name] for name in _TOGETHER} for row in rows], _TOGETHER)
 
 
 def by_host(judged: pl.DataFrame, together: pl.DataFrame) -> pl.DataFrame:
     """The rows of a forest plot, as ``effect_chart`` takes them: a group for each claim.
 
-    Columns: step (the claim), candidate (a host, or all hosts), ratio, low, high, margin, verdict,
-    blocks, published_ratio.
+    Columns: step (the claim), candidate (a host, or all hosts), ratio, low, high, margin (of all
+    hosts the widest), verdict, blocks (null for all hosts), published_ratio.
     """
-    hosts = judged.drop_nulls("ratio").select(
-        "ratio", "low", "high", "margin", "verdict", "blocks", "published_ratio",
-        step="claim", candidate="host",
-    )  # fmt: skip
+    columns = ["ratio", "low", "high", "margin", "verdict", "blocks", "published_ratio"]
+    hosts = judged.drop_nulls("ratio").select(*columns, step="claim", candidate="host")
     widest = hosts.group_by("step").agg(pl.col("margin").max())
     whole = (
         together.drop_nulls("ratio")
-        .select(
-            "ratio", "low", "high", "published_ratio", "verdict",
-            step="claim", candidate=pl.lit("all hosts"), blocks=pl.lit(None, pl.Int64()),
-        )
+        .with_columns(step="claim", candidate=pl.lit("all hosts"), blocks=pl.lit(None, pl.Int64()))
         .join(widest, on="step")
-    )  # fmt: skip
+    )
     return pl.concat([hosts, whole.select(hosts.columns)]).sort("step", maintain_order=True)
 
 
@@ -158,7 +160,7 @@ def _inputs(record: Record) -> dict[str, object]:
 def lines_of_hosts(
     records: pl.DataFrame, judged: pl.DataFrame, together: pl.DataFrame
 ) -> Iterator[str]:
-    """Every record, with the reason if it does not count, then every claim, as lines."""
+    """A line for every record, with the reason if it does not count, and lines for every claim."""
     for row in records.iter_rows(named=True):
         measured = f"{row['blocks']} blocks, {runs_text(1)}"
         state = f"left out: {row['left_out']}" if row["left_out"] else measured
@@ -167,21 +169,15 @@ def lines_of_hosts(
             yield f"  found there before measuring: {row['findings']}"
     for row in together.iter_rows(named=True):
         yield f"{row['claim']}: {row['text']}"
-        if not row["hosts"]:
-            yield "  judged on no host"
-            yield from _verdicts(judged, row["claim"])
-            continue
         words = row["verdict"]
         if row["ratio"] is not None:
             figures = f"{row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
             words = f"together {figures}: {words}"
-        yield f"  holds on {row['holds']} of {row['hosts']} {_hosts(row['hosts'])}; {words}"
-        yield from _verdicts(judged, row["claim"])
-
-
-def _verdicts(judged: pl.DataFrame, claim: str) -> Iterator[str]:
-    for host, verdict in judged.filter(pl.col("claim") == claim).select("host", "verdict").rows():
-        yield f"    {host}: {verdict}"
+        count = f"{row['holds']} of {row['hosts']} {_hosts(row['hosts'])}"
+        yield f"  holds on {count}; {words}" if row["hosts"] else "  judged on no host"
+        own = judged.filter(pl.col("claim") == row["claim"])
+        for host, verdict in own.select("host", "verdict").rows():
+            yield f"    {host}: {verdict}"
 
 
 def _hosts(count: int) -> str:

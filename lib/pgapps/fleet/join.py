@@ -1,4 +1,4 @@
-"""Blocks of a ledger joined into ordinary records, one for every cell and host."""
+"""Records joined from the blocks of a ledger, one for every cell and host."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 def join(sweep: Sweep, into: Path) -> tuple[list[Path], list[str]]:
-    """Write a record for every cell and host whose blocks are all done, unless it is there.
+    """Write the missing records of all cells and hosts whose blocks are all done.
 
     Returns the records' directories below ``into``, and a sentence for every cell and host that
-    still lacks blocks.  Raises StudyError when blocks that are to be compared were measured by
-    different code or on a different server, SpaceError where nothing can be written.
+    still lacks blocks.  Raises StudyError if blocks of a record were measured by different code or
+    on different servers, SpaceError if a record cannot be written.
     """
     ledger = Ledger(sweep.ledger)
     done = ledger.done()
@@ -47,7 +47,7 @@ def join(sweep: Sweep, into: Path) -> tuple[list[Path], list[str]]:
 
 
 def _name(cell: Cell, host: str, first: Info) -> str:
-    """The name of a record, by its start; the same for the same blocks of the same ledger."""
+    """The name of a record, which the same blocks of the same ledger always get."""
     started_at = datetime.fromisoformat(first["started_at"])
     return f"{started_at:%Y%m%dT%H%M%SZ}-{host}-{cell.id[:6]}-{cell.blocks}"
 
@@ -56,27 +56,21 @@ def _joined(
     cell: Cell, host: str, blocks: list[tuple[Info, pl.DataFrame]]
 ) -> tuple[Info, pl.DataFrame]:
     infos = [info for info, _ in blocks]
-    marks = [info["fingerprint"] for info in infos]
-    if len(set(marks)) > 1:
-        other = next(n for n, mark in enumerate(marks, start=1) if mark != marks[0])
-        changed = what_changed(infos[0], infos[other - 1], {})
-        changed = changed or "the packages, the kernel, the server or the number of cores"
-        raise StudyError(
-            f"Block {other} of {cell.study} on {host} was not measured as block 1 was: {changed} "
-            f"changed.  Remove the older ones from the ledger, below "
-            f"{cell.study}/{cell.id}/{host}, and continue the sweep."
-        )
     first = infos[0]
+    for number, info in enumerate(infos, start=1):
+        if info["fingerprint"] != first["fingerprint"]:
+            changed = what_changed(first, info, {})
+            changed = changed or "the packages, the kernel, the server or the number of cores"
+            raise StudyError(
+                f"Block {number} of {cell.study} on {host} was not measured as block 1 was: "
+                f"{changed} changed.  Remove the older ones from the ledger, below "
+                f"{cell.study}/{cell.id}/{host}, and continue the sweep."
+            )
     arms: list[ArmFacts] = [
-        {
-            **arm,
-            "not_run": next(
-                (i["arms"][n]["not_run"] for i in infos if i["arms"][n]["not_run"]), None
-            ),
-        }
+        {**arm, "not_run": next(filter(None, (i["arms"][n]["not_run"] for i in infos)), None)}
         for n, arm in enumerate(first["arms"])
     ]
-    info = {
+    joined = {
         **first,
         "blocks": len(blocks),
         "parameters": first["parameters"] | {"blocks": len(blocks)},
@@ -86,13 +80,13 @@ def _joined(
         "sweep": {"cell": cell.id, "host": host},
         "sessions": [session for i in infos for session in i["sessions"]],
         "timeline": [entry for i in infos for entry in i["timeline"]],
-        # The same of several blocks is one.
+        # A finding of several blocks is listed once.
         "gate": list({str(found): found for i in infos for found in i["gate"]}.values()),
         "left_out": list({str(out): out for i in infos for out in i["left_out"]}.values()),
         "arms": arms,
     }
-    # What a block prepared, a record numbers by session; what it had from an earlier one is there
-    # already.
+    # Samples of preparing have the session's number as their position.  Those that a block took
+    # over from an earlier one are left out.
     prepared = pl.col("block") == 0
     together = pl.concat(
         samples.with_columns(
@@ -101,4 +95,4 @@ def _joined(
         for n, (_, samples) in enumerate(blocks, start=1)
     )
     first_seen = pl.struct(pl.exclude("position")).is_first_distinct()
-    return cast("Info", info), together.filter(~prepared | first_seen)
+    return cast("Info", joined), together.filter(~prepared | first_seen)

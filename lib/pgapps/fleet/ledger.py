@@ -1,4 +1,4 @@
-"""The ledger of a sweep: one file for every block that is done, wherever its hosts can write."""
+"""The ledger of a sweep: one file for every block that is done, in a place all hosts can write."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 from pgservers.errors import StudyError
 from pgservers.files import write_new_file
 from pgstudies.records.format import INFO, SAMPLES, damaged, info_in
-from pgstudies.records.reading import samples_in
+from pgstudies.records.samples import samples_in
 from pgstudies.records.writing import record_files
 
 if TYPE_CHECKING:
@@ -31,9 +31,12 @@ if TYPE_CHECKING:
 _FILE = re.compile(r"([^/]+)/([^/]+)/([^/]+)/(\d{4,})\.zip")
 
 _S3 = {"config_kwargs": {"connect_timeout": 5, "read_timeout": 30, "retries": {"max_attempts": 2}}}
+"""Options of the client of S3, which by default retries for minutes."""
 
 _LIMITS: dict[str, dict[str, Any]] = {"s3": _S3, "s3a": _S3}
-"""Options of the client, by kind of store: by default that of S3 retries for minutes."""
+
+_NO_ZIP = (zipfile.BadZipFile, LookupError, NotImplementedError, RuntimeError, ValueError, EOFError)
+"""The errors of reading a damaged zip."""
 
 
 @dataclass(frozen=True, order=True)
@@ -57,8 +60,8 @@ class SweepBlock:
 class Ledger:
     """The finished blocks, in a directory or any store that fsspec reads, such as s3://bucket/a.
 
-    A block is never changed.  Raises StudyError for a store that is of an unknown kind or cannot be
-    opened.
+    A block is never changed.  Raises StudyError for a store of an unknown kind, or one that cannot
+    be opened.
     """
 
     def __init__(self, url: str) -> None:
@@ -73,7 +76,7 @@ class Ledger:
     def done(self) -> set[SweepBlock]:
         """The blocks in the ledger; raises StudyError if it cannot be listed."""
         try:
-            found = [_FILE.fullmatch(name) for name in self._names()]
+            found = [_FILE.fullmatch(p.removeprefix(f"{self._root}/")) for p in self._paths()]
         except Exception as error:  # whatever the client of a store raises
             raise self._unreadable(error) from error
         return {SweepBlock(m[1], m[2], m[3], int(m[4])) for m in found if m is not None}
@@ -86,8 +89,8 @@ class Ledger:
         """Write a block whole, unless it is there; returns whether it was written.
 
         If two workers measured the same block, because one was thought dead, the first file
-        remains.  Raises SpaceError for a full or forbidden directory, OSError when a store does not
-        answer.
+        remains.  Raises SpaceError for a directory that cannot be written, OSError if a store does
+        not answer.
         """
         target = f"{self._root}/{block.path}"
         if self._is_local:
@@ -99,7 +102,7 @@ class Ledger:
         return True
 
     def read(self, block: SweepBlock) -> tuple[Info, pl.DataFrame]:
-        """Record.json and the samples of a block; raises StudyError for one that is damaged."""
+        """The ``record.json`` and the samples of a block; raises StudyError if it is damaged."""
         place = f"{self._root}/{block.path}"
         try:
             content = self._files.cat_file(place)
@@ -122,14 +125,20 @@ class Ledger:
             f"see that it is there, and that you may read it."
         )
 
-    def _names(self) -> Iterator[str]:
-        if self._is_local:  # fsspec asks for every file's size, at three times the time
-            yield from _files_below(self._root, "")
+    def _paths(self) -> Iterator[str]:
+        if not self._is_local:
+            self._files.invalidate_cache()
+            with contextlib.suppress(FileNotFoundError):
+                yield from self._files.find(self._root)
             return
-        self._files.invalidate_cache()
-        with contextlib.suppress(FileNotFoundError):
-            for name in self._files.find(self._root):
-                yield str(name).removeprefix(f"{self._root}/")
+        # fsspec asks for every file's size, which takes three times as long.
+        for place, _, names in os.walk(self._root, onerror=_unless_missing, followlinks=True):
+            yield from (f"{place}/{name}" for name in names)
+
+
+def _unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _line(error: Exception) -> str:
@@ -146,19 +155,3 @@ def packed(info: Info, samples: pl.DataFrame) -> bytes:
         for name, content in record_files(info, samples).items():
             files.writestr(name, content)
     return buffer.getvalue()
-
-
-_NO_ZIP = (zipfile.BadZipFile, LookupError, NotImplementedError, RuntimeError, ValueError, EOFError)
-"""The errors of reading a damaged block."""
-
-
-def _files_below(root: str, prefix: str) -> Iterator[str]:
-    try:
-        entries = list(os.scandir(f"{root}/{prefix}"))
-    except FileNotFoundError:
-        return
-    for entry in entries:
-        if entry.is_dir():
-            yield from _files_below(root, f"{prefix}{entry.name}/")
-        else:
-            yield f"{prefix}{entry.name}"

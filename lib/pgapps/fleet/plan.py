@@ -8,7 +8,7 @@ import json
 import re
 import tomllib
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +20,7 @@ from pgservers.errors import StudyError
 from pgservers.files import read_text
 from pgstudies.checking import checked
 from pgstudies.parameters import declared
+from pgstudies.rooms import find_room
 
 from ..execution.durations import block_seconds
 from ..execution.plan import plan
@@ -34,11 +35,11 @@ Blocks = Annotated[int, Meta(ge=1)]
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 MOST_HOSTS, MOST_CELLS, MOST_BLOCKS = 1000, 1000, 1_000_000
-"""The most hosts, cells, and blocks on all hosts together, of a sweep."""
+"""The limits of a sweep; blocks are counted on all hosts together."""
 
 
 class Run(Struct, frozen=True, forbid_unknown_fields=True):
-    """A table [[run]]: a study, and its servers and parameters."""
+    """A table [[run]] of a sweep.toml: a study, its servers and its parameters."""
 
     study: str
     profile: str = "quick"
@@ -48,7 +49,7 @@ class Run(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class File(Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole of a sweep.toml."""
+    """The contents of a sweep.toml."""
 
     ledger: str | None = None
     hosts: list[str] = []
@@ -69,7 +70,7 @@ class File(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Cell:
-    """A study with one value of every parameter: its blocks on one host are compared."""
+    """A study with one value of every parameter; its blocks on one host make a record."""
 
     study: str
     profile: str
@@ -87,27 +88,26 @@ class Cell:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep as its file has it."""
+    """A sweep, checked."""
 
     ledger: str
-    """A directory, absolute, or the address of an object store."""
+    """An absolute directory or the address of an object store."""
     hosts: list[str]
-    cells: list[Cell] = field(default_factory=list)
+    cells: list[Cell]
 
     def blocks(self) -> Iterator[SweepBlock]:
-        """All blocks, first blocks first, so that an interrupted sweep has some of every cell."""
-        most = max((cell.blocks for cell in self.cells), default=0)
-        for block in range(1, most + 1):
+        """All blocks, sorted by number, so that an interrupted sweep has some of every cell."""
+        for block in range(1, max(cell.blocks for cell in self.cells) + 1):
             for cell, host in itertools.product(self.cells, self.hosts):
                 if block <= cell.blocks:
                     yield SweepBlock(cell.study, cell.id, host, block)
 
 
 def read_sweep(path: Path) -> Sweep:
-    """Read and check a sweep; raises StudyError with the first mistake in it.
+    """Read and check a sweep; raises StudyError for the first mistake in it.
 
-    A list for a parameter that takes one value is a grid of its values, and so is a list of lists
-    for one that takes a list.
+    A list for a parameter that takes one value makes a grid of its values, and so does a list of
+    lists for a parameter that takes a list.
     """
     try:
         text = tomllib.loads(read_text(path, "a sweep"))
@@ -120,7 +120,6 @@ def read_sweep(path: Path) -> Sweep:
             f"{path} has a whole number of more than 64 bits, or a text that is not one line."
         )
     file = checked(text, File, str(path))
-    hosts = file.hosts
     found = (cell for run in file.run for cell in _cells(run, file.blocks, path))
     cells = list(itertools.islice(found, MOST_CELLS + 1))
     if len(cells) > MOST_CELLS:
@@ -128,7 +127,7 @@ def read_sweep(path: Path) -> Sweep:
             f"{path} asks for more than {MOST_CELLS} combinations of study, server and parameters: "
             f"make several sweeps of it."
         )
-    blocks = sum(cell.blocks for cell in cells) * len(hosts)
+    blocks = sum(cell.blocks for cell in cells) * len(file.hosts)
     if blocks > MOST_BLOCKS:
         raise StudyError(
             f"{path} asks for {blocks} blocks on all hosts together, and a sweep has {MOST_BLOCKS} "
@@ -140,19 +139,19 @@ def read_sweep(path: Path) -> Sweep:
     twice = next((cell for cell in cells if ids[cell.id] > 1), None)
     if twice:
         raise StudyError(f"{path} asks twice for {twice.study} with the same parameters.")
-    return Sweep(_ledger(file.ledger, path), hosts, cells)
+    return Sweep(_ledger(file.ledger, path), file.hosts, cells)
 
 
 def overview(sweep: Sweep, done: set[SweepBlock]) -> pl.DataFrame:
     """The progress of a sweep: one row per cell and host.
 
     Columns: study, server (empty for the host's default), differs (the parameters in which the
-    cells of the study differ), cell, host, blocks, done, block_s (seconds a block took in the
-    newest record of the study in that profile, or null).
+    cells of the study differ), cell, host, blocks, done, block_s (how long a block took in the
+    newest complete record of that study and profile, in seconds, or null).
     """
     took = {(c.study, c.profile): block_seconds(c.study, c.profile) for c in sweep.cells}
     differs = _differs(sweep.cells)
-    counts = Counter((u.cell, u.host) for u in set(sweep.blocks()) & done)
+    counts = Counter((block.cell, block.host) for block in set(sweep.blocks()) & done)
     rows = [
         {
             "study": cell.study,
@@ -187,9 +186,8 @@ def _cells(run: Run, blocks: int | None, path: Path) -> Iterator[Cell]:
                 f"{path}, [[run]]: the address of a server must not hold its password, which "
                 f"every host and the scheduler would read; put it into ~/.pgpass there."
             )
-        plan(study, profile=profile)  # the study is known
         for given in _grid(study, run.parameters):
-            chosen = plan(study, profile=profile, server=server or None, parameters=given)
+            chosen = plan(study, profile=profile, server=server, parameters=given)
             if "blocks" not in chosen.parameters:
                 raise StudyError(f"{path}, [[run]]: {study} has no blocks to measure.")
             values = dict(chosen.parameters)
@@ -199,19 +197,18 @@ def _cells(run: Run, blocks: int | None, path: Path) -> Iterator[Cell]:
 
 def _grid(study: str, parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Every combination of the values given."""
-    for name in ("server", "blocks"):
+    for name, key in (("server", "servers"), ("blocks", "blocks")):
         if name in parameters:
-            other = "servers" if name == "server" else name
-            raise StudyError(f"{name} is not among the parameters of a [[run]]: write {other} = ….")
-    lists = {p.name for p in declared(plan(study).notebook) if p.type.startswith("list")}
+            raise StudyError(f"{name} is not among the parameters of a [[run]]: write {key} = ….")
+    lists = {p.name for p in declared(find_room(study).notebook) if p.type.startswith("list")}
     choices = []
     for name, value in parameters.items():
         is_grid = isinstance(value, list) and (
             name not in lists or (value and isinstance(value[0], list))
         )
-        choices.append([(name, v) for v in (value if is_grid else [value])])
+        choices.append(value if is_grid else [value])
     for values in itertools.product(*choices):
-        yield dict(values)
+        yield dict(zip(parameters, values, strict=True))
 
 
 def _differs(cells: list[Cell]) -> dict[str, str]:

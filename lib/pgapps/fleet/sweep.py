@@ -1,4 +1,4 @@
-"""A sweep under way: Dask hands blocks to their hosts and repeats what it loses."""
+"""A running sweep: Dask hands blocks to their hosts and repeats those that are lost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,7 @@ TRIES = 3
 """How often a block is tried if its worker, its process or its server is lost."""
 
 LOST_S = 120.0
-"""How long a host may be without a worker when all others are done."""
+"""How long a host may be without a worker when all others are done (s)."""
 
 ABORT_S = 6.0
 """How long a sweep waits for the blocks that it aborts (s)."""
@@ -59,14 +59,6 @@ _GONE = (
 )
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A block that is not done, and why."""
-
-    block: SweepBlock
-    reason: str
-
-
 def measure_missing(
     sweep: Sweep,
     client: Client,
@@ -74,22 +66,24 @@ def measure_missing(
     *,
     blocks: list[SweepBlock] | None = None,
     lost_s: float = LOST_S,
-) -> list[Failure]:
-    """Measure the blocks that the ledger lacks; returns the failures, one entry per reason.
+) -> dict[SweepBlock, str]:
+    """Measure the blocks that the ledger lacks; returns those that failed, with the reason.
 
-    ``blocks`` are these, where the caller has listed the ledger already.
+    ``blocks`` are the missing ones, if the caller has listed the ledger already.
 
-    An error of the study ends its cell on that host; a full disk ends the host; only lost blocks
-    are tried again.  After Ctrl-C no more blocks are begun and running ones finish; a second one
-    and SIGTERM abort them; each ends in KeyboardInterrupt.  Raises StudyError when a worker has
-    other versions of the libraries, ServerError when the scheduler is gone.
+    An error of the study ends its cell on that host, and a full disk ends the host: its other
+    blocks are given up without an entry of their own.  Only lost blocks are tried again.
+
+    Ctrl-C lets running blocks finish, and a second one or SIGTERM aborts them; both end in
+    KeyboardInterrupt.  Raises StudyError if a worker has other versions of the libraries,
+    ServerError if the scheduler is gone.
     """
     lacking = missing(sweep) if blocks is None else blocks
     return _Submitted(sweep, client, progress, lost_s).until_done(lacking)
 
 
 def missing(sweep: Sweep) -> list[SweepBlock]:
-    """The blocks that the ledger lacks, in the order in which they are measured."""
+    """The blocks that the ledger lacks, in the order of measuring."""
     done = Ledger(sweep.ledger).done()
     return [block for block in sweep.blocks() if block not in done]
 
@@ -109,12 +103,12 @@ class _Submitted:
         self.begun: Counter[str] = Counter()  # how often, by path
         self.seen = dict.fromkeys(sweep.hosts, time.monotonic())
         self.absent: list[str] = []
-        self.failures: list[Failure] = []
+        self.failures: dict[SweepBlock, str] = {}
         self.signals = 0
         self.heeded = 0
         self.aborted_at = float("inf")
 
-    def until_done(self, blocks: list[SweepBlock]) -> list[Failure]:
+    def until_done(self, blocks: list[SweepBlock]) -> dict[SweepBlock, str]:
         try:
             for address, theirs in self.client.run(versions_here, on_error="ignore").items():
                 refuse_other_versions(theirs.get("host", address), theirs, self.versions)
@@ -128,13 +122,12 @@ class _Submitted:
                     self.progress.show(self._what_runs())
                     time.sleep(_POLL_S)
                     self._take_note()
-                    self._heed(signals)  # by now what began before them has been heard of
-        except (OSError, TimeoutError, RuntimeError):
+                    self._heed(signals)  # what began before them is in self.running by now
+        except (OSError, RuntimeError):
             if self.client.status == "running":
                 raise
             raise ServerError(_GONE) from None
         finally:
-            # One that does not answer does it later.
             self._tell_workers(forget_states, wait_s=_ANSWER_S)
         if self.signals:
             raise KeyboardInterrupt
@@ -166,7 +159,7 @@ class _Submitted:
         for future in [future for future in self.pending if future.done()]:
             if self.client.status != "running" or future.cancelled():
                 break
-            if future in self.pending:  # and not given up with another
+            if future in self.pending:  # not given up with an earlier one
                 self._end(self.pending.pop(future), future)
         else:
             if self.client.status == "running":
@@ -177,7 +170,7 @@ class _Submitted:
         try:
             code, message = future.result(timeout=10)
         except KilledWorker:
-            # Dask blames every block that waited for the worker, not only the one that it measured.
+            # Dask blames also the blocks that only waited for the worker.
             if self.begun[block.path] < TRIES:
                 self._submit(block)
                 return
@@ -187,16 +180,15 @@ class _Submitted:
             code, message = 1, f"{reason}, {TRIES} times"
         if code == 0:
             self.progress.advance()
-        elif code == SpaceError.exit_code:
-            self._fail(block, message, lambda other: other.host == block.host)
         elif not (code == _INTERRUPTED and self.signals):
-            alike = block.host, block.cell
-            self._fail(block, message, lambda other: (other.host, other.cell) == alike)
+            self._fail(block, message, whole_host=code == SpaceError.exit_code)
 
-    def _fail(self, block: SweepBlock, reason: str, given_up: Callable[[SweepBlock], bool]) -> None:
-        self.failures.append(Failure(block, reason))
+    def _fail(self, block: SweepBlock, reason: str, *, whole_host: bool) -> None:
+        """Give up a block with the others of its host, or of its cell on that host."""
+        self.failures[block] = reason
         self.progress.note(f"{block}: not done: {reason}")
-        self._cancel(given_up)
+        host, cell = block.host, block.cell
+        self._cancel(lambda other: other.host == host and (whole_host or other.cell == cell))
 
     def _cancel(self, given_up: Callable[[SweepBlock], bool]) -> None:
         futures = [future for future, block in self.pending.items() if given_up(block)]
@@ -220,7 +212,7 @@ class _Submitted:
             if now - self.seen[host] > self.lost_s:
                 first = next(block for block in self.pending.values() if block.host == host)
                 reason = f"no worker has its name for {self.lost_s:.0f} s"
-                self._fail(first, reason, lambda other, host=host: other.host == host)  # type: ignore[misc]
+                self._fail(first, reason, whole_host=True)
 
     def _what_runs(self) -> str:
         paths = {block.path: block for block in self.pending.values()}
@@ -252,7 +244,7 @@ class _Submitted:
                 signal.signal(number, handler)
 
     def _interrupt(self, number: int, _frame: FrameType | None) -> None:
-        # Nothing is written: this may interrupt a write.  SIGTERM comes from who will not wait.
+        # Write nothing: this may interrupt a write.  SIGTERM counts twice: it is not to wait.
         self.signals += 2 if number == signal.SIGTERM and not self.signals else 1
         if self.signals > 2:
             raise KeyboardInterrupt
@@ -272,7 +264,7 @@ class _Submitted:
     def _tell_workers(
         self, what: Callable[..., None], *arguments: str, wait_s: float = 0.0
     ) -> None:
-        """Call it on every worker, in a thread: a disconnected worker never answers."""
+        """Call ``what`` on every worker, in a thread: a disconnected worker never answers."""
         if self.client.status == "running":
             run = partial(self.client.run, what, *arguments, on_error="ignore")
             telling = threading.Thread(target=run, daemon=True)

@@ -1,4 +1,4 @@
-"""What the worker of a host does, in its one thread: it starts blocks and watches them."""
+"""What a worker does in its one thread: start the processes of blocks and watch them."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ TOPIC = "pgstudies"
 _NOTICE = re.compile(r"(Waiting|Removed what)\b.*")
 
 STATES_S = 1800.0
-"""How long prepared states are kept for a next block; the client may have been killed."""
+"""How long prepared states are kept for a next block (s); the client may have been killed."""
 
-_running: dict[subprocess.Popen[str], str] = {}  # and whose ledger it fills
+_running: dict[subprocess.Popen[str], str] = {}  # by process, the ledger that it fills
 
 _aborted: set[subprocess.Popen[str]] = set()
 
 
 def of_host(name: str) -> str:
-    """The Dask resource of the worker of a host, which ties a block to it."""
+    """The Dask resource that ties a block to the worker of its host."""
     return f"host {name}"
 
 
@@ -48,24 +48,24 @@ def resources_of(name: str) -> dict[str, float]:
 
 
 class LostError(Exception):
-    """A block ended with its process or its server, and may be measured again."""
+    """A block was lost with its process or its server, and may be measured again."""
 
 
 def measure_block(request: dict[str, Any]) -> tuple[int, str]:
     """Measure a block in a process of its own; returns its exit code and error message.
 
-    ``request`` is that of ``block.carry_out``, with the ``versions`` of who asks.  Raises LostError
-    where another try may succeed.
+    ``request`` is that of ``block.carry_out``, but for its states, and with the ``versions`` of the
+    sweep.  Raises LostError if another try may succeed.
     """
-    host, block = request["block"]["host"], SweepBlock(**request["block"])
+    block = SweepBlock(**request["block"])
     try:
-        refuse_other_versions(host, versions_here(), request.pop("versions"))
+        refuse_other_versions(block.host, versions_here(), request.pop("versions"))
     except StudyError as error:
         return error.exit_code, str(error)
     code, message = _measured(request | {"states": _states.directory()}, block)
     if code < 0 or code == ServerError.exit_code:
         why = message or f"it was ended by signal {-code}"
-        get_worker().log_event(TOPIC, {"host": host, "says": f"{block}: {why}"})
+        get_worker().log_event(TOPIC, {"host": block.host, "says": f"{block}: {why}"})
         raise LostError(why)
     return code, message
 
@@ -87,7 +87,7 @@ def _measured(request: dict[str, Any], block: SweepBlock) -> tuple[int, str]:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        # Its input stays open for as long as this process lives: that is how it knows.
+        # Its input stays open while this process lives: its end means that the worker died.
         process.stdin.write(json.dumps(request) + "\n")
         process.stdin.flush()
         for line in process.stderr:
@@ -96,18 +96,18 @@ def _measured(request: dict[str, Any], block: SweepBlock) -> tuple[int, str]:
                 get_worker().log_event(TOPIC, {"host": block.host, "says": notice[0]})
         message = process.stdout.read().strip()
         code = process.wait()
-        # However it ended: what was aborted is not lost.
+        # An aborted block is not lost, however its process ended.
         return 130 if process in _aborted else code, message or " ".join(last)
     finally:
         _states.keep_for(STATES_S)
         _running.pop(process)
         _aborted.discard(process)
-        with process:  # closes its input, should we leave early
+        with process:  # closes its input after an error here
             pass
 
 
 def abort_running(ledger: str) -> None:
-    """Stop the block that this worker measures for a ledger, its server first."""
+    """Stop the block, with its server, that this worker measures for a ledger."""
     for process, theirs in list(_running.items()):
         if theirs == ledger:
             _aborted.add(process)
@@ -123,18 +123,18 @@ class _States:
         self._timer: threading.Timer | None = None
 
     def directory(self) -> str:
-        """The directory, made if need be; empty where no managed server could run."""
+        """The directory, made if need be; an empty text if no managed server can run here."""
         with self._lock:
             self._stop_timer()
             if self._place is None:
                 try:
                     self._place = place_for_states()
-                except StudyError:  # the block will say it, if it needs one
+                except StudyError:  # a block that needs it will say why
                     return ""
             return str(self._place.snapshots)
 
     def keep_for(self, seconds: float) -> None:
-        """Remove it after ``seconds``, unless it is used before."""
+        """Remove the directory after ``seconds``, unless it is used before."""
         with self._lock:
             self._stop_timer()
             self._timer = threading.Timer(seconds, self.remove)
@@ -142,7 +142,7 @@ class _States:
             self._timer.start()
 
     def remove(self) -> None:
-        """Remove it with all that is in it."""
+        """Remove the directory and its contents."""
         with self._lock:
             self._stop_timer()
             place, self._place = self._place, None
@@ -152,20 +152,19 @@ class _States:
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
 
 
 _states = _States()
 
 
 def forget_states() -> None:
-    """Remove the prepared states when the sweep is over, unless a block of another uses them."""
+    """Remove the prepared states after a sweep, unless a block of another sweep uses them."""
     if not _running:
         _states.remove()
 
 
 def versions_here() -> dict[str, str]:
-    """The worker's host, and the versions that it would measure with, by name."""
+    """The host, and by name the versions of all that measures here."""
     revision = git_revision() or {}
     changed = " and changes" if revision.get("dirty") else ""
     return {
@@ -178,7 +177,7 @@ def versions_here() -> dict[str, str]:
 
 
 def refuse_other_versions(host: str, theirs: dict[str, str], ours: dict[str, str]) -> None:
-    """Raise StudyError if two machines have different versions."""
+    """Raise StudyError if ``host`` has other versions than this machine."""
     for name in sorted((ours.keys() | theirs.keys()) - {"host"}):
         if ours.get(name) != theirs.get(name):
             raise StudyError(

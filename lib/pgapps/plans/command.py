@@ -15,12 +15,9 @@ from pgstudies.run_options import RunOptions
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .foresee import Foresight
     from .source import Source
 
 commands = typer.Typer()
-
-_TOP = 50
 
 
 @commands.command(short_help="Predict which queries get another plan.")
@@ -64,7 +61,7 @@ def plans(
             help="Without --queries: the N queries that took most time, according to "
             "pg_stat_statements.",
         ),
-    ] = _TOP,
+    ] = 50,
     role: Annotated[
         list[str] | None,
         typer.Option(
@@ -129,7 +126,7 @@ def plans(
     from pgservers.servers.settings import read_settings
 
     from .foresee import foresee
-    from .queries import Choice, queries_in, top_queries
+    from .queries import queries_in, top_queries
     from .report import write_report
     from .source import opened
     from .text import as_text
@@ -145,16 +142,21 @@ def plans(
         )
     settings = read_settings(setting) if setting else {}
     wanted = queries_in(queries) if queries else []
+    left_out: Mapping[str, int] = {}
     with opened(address) as source:
         if setting and to is None:
             to = _own_release(source)
-        left_out: Mapping[str, int] = {}
         if wanted and role:
             source.require_role(role[0])
             wanted = [replace(query, role=role[0]) for query in wanted]
         elif not wanted:
-            choice = Choice(role or (), not_role or (), min_calls, min_time)
-            wanted, left_out = top_queries(source.connection, choice)
+            wanted, left_out = top_queries(
+                source.connection,
+                roles=role or (),
+                not_roles=not_role or (),
+                min_calls=min_calls,
+                min_time_ms=min_time,
+            )
         found = foresee(
             source,
             wanted,
@@ -167,7 +169,8 @@ def plans(
     tell(as_text(found))
     if report is not None:
         tell(f"\nReport: {write_report(found, report)}")
-    raise typer.Exit(_exit_code(found))
+    verdicts = {query.verdict for query in found.queries}
+    raise typer.Exit(1 if "another plan" in verdicts else 2 if "not judged" in verdicts else 0)
 
 
 def _own_release(source: Source) -> str:
@@ -176,6 +179,7 @@ def _own_release(source: Source) -> str:
     from pgservers.programs.installations import find_binaries
 
     from .empty_copy import RESTORES_STATISTICS
+    from .source import programs_of
 
     if source.version < RESTORES_STATISTICS:
         raise StudyError(
@@ -183,9 +187,4 @@ def _own_release(source: Source) -> str:
             f"statistics of another server, as from 18 on: give --to 18, or embedded."
         )
     is_embedded = find_binaries().version // 10000 == source.major
-    return EMBEDDED if is_embedded else source.own_programs()
-
-
-def _exit_code(found: Foresight) -> int:
-    verdicts = {query.verdict for query in found.queries}
-    return 1 if "another plan" in verdicts else 2 if "not judged" in verdicts else 0
+    return EMBEDDED if is_embedded else programs_of(source.version, source.connection)

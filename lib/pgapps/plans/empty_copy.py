@@ -1,10 +1,10 @@
 """A copy of a database without its data: schema, statistics, and files of the true size.
 
-The planner takes the sizes of tables from their files, so these are as long as the original's, and
-sparse.  The copy can plan and nothing else: its pages are empty.
+The planner takes the sizes of tables from their files, so the copy's sparse files are as long as
+the original's.  The copy can plan and nothing else: its pages are empty.
 
-What comes from the original is code of others: it is restored and planned by a role without rights,
-and once it is there no superuser enters the database.
+The original's code is not trusted: a role without privileges restores and plans it, and from then
+on no superuser connects to the database.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -21,7 +22,8 @@ from psycopg import sql
 from pgservers.errors import CannotRun, ServerError, StudyError
 from pgservers.files import says_full, space_error
 from pgservers.programs.installations import client_environment, find_binaries
-from pgservers.servers.managed import ManagedServer, harmless_extensions, open_to_guest
+from pgservers.servers.cluster.guests import harmless_extensions, open_to_guest
+from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
 
 from .sessions import take_bytes
@@ -49,7 +51,7 @@ _LONGEST_BYTES = 2**45
 _MOST_SEGMENTS = 100_000
 
 _LONGEST_S = 600.0
-"""The limit for the dump and for each part of the restore, which may run others' functions (s)."""
+"""The limit for the dump, and for each part of the restore, which may run functions (s)."""
 
 _OUTPUT_BYTES = 1_000_000
 
@@ -57,19 +59,14 @@ _DUMP = [
     "--format=custom",
     "--no-data",
     "--statistics",
-    # We make those that are known to be harmless, before anything else is in the database.
+    # We create the harmless ones, before anything else is in the database.
     "--exclude-extension=*",
     "--lock-wait-timeout=2s",
 ]
 
 _RESTORE = [
-    "--no-owner",
-    "--no-privileges",
-    "--no-publications",
-    "--no-subscriptions",
-    "--no-comments",
-    "--no-security-labels",
-    "--no-tablespaces",
+    *("--no-owner", "--no-privileges", "--no-publications", "--no-subscriptions"),
+    *("--no-comments", "--no-security-labels", "--no-tablespaces"),
 ]
 
 _SETTINGS = {
@@ -82,7 +79,7 @@ _SETTINGS = {
 
 _NO_PLAN = "no plan depends on what no session can set, such as shared_buffers"
 
-# But on these: they are tried by a start of the copy's server.
+# Plans depend on these settings; the copy's server is started with them if no session can set them.
 _PLANNED_BY = """
     SELECT context, category LIKE 'Query Tuning%%' OR name = 'session_replication_role'
     FROM pg_catalog.pg_settings WHERE pg_catalog.lower(name) = %s
@@ -90,50 +87,43 @@ _PLANNED_BY = """
 
 _LIMITS = "-c search_path= -c statement_timeout=20s"
 
-# Extensions' schemas are there before the restore, and event triggers are no matter of plans.
+# Extensions' schemas exist before the restore, and event triggers do not affect plans.
 _EXPECTED = re.compile(r'schema ".*" already exists|permission denied to create event trigger .*')
 
 
+@dataclass
 class EmptyCopy:
-    """The running copy; ``notes`` say what could not be copied.
+    """The running copy; ``settings`` are the original's planner settings.
 
-    ``missing_locale`` is the database's, in words, where the copy has another.  ``tried`` are the
-    settings to try that a session can set, and ``by_start`` those that a server is started with.
+    ``tried`` are the settings to try that a session can set, ``by_start`` those that only a start
+    of the server can.  ``notes`` are sentences on what could not be copied.  ``missing_locale`` is
+    the database's locale in words if the copy has another, or empty.
     """
 
-    def __init__(self, server: ManagedServer, settings: Mapping[str, str]) -> None:
-        self.server = server
-        self.notes: list[str] = []
-        self.missing_locale = ""
-        self.tried: Mapping[str, str] = {}
-        self.by_start: Mapping[str, str] = {}
-        self._settings = settings
-
-    def start_as_tried(self) -> None:
-        """Restart the server with the settings that a session cannot set."""
-        if self.by_start:
-            self.server.restart(self.by_start)
+    server: ManagedServer
+    settings: Mapping[str, str]
+    tried: Mapping[str, str]
+    by_start: Mapping[str, str]
+    notes: list[str] = field(default_factory=list)
+    missing_locale: str = ""
 
     def connect(self, settings: Mapping[str, str] = {}) -> psycopg.Connection[TupleRow]:
-        """A read-only connection with the original's planner settings, changed by ``settings``."""
+        """A read-only session with the original's planner settings, changed by ``settings``."""
         connection = _connected(self.server)
-        for name, value in self._settings.items():
+        for name, value in self.settings.items():
             try:
                 _set(connection, name, value)
             except psycopg.Error:
-                self._note(f"The setting {name} = {value} is not known to it.")
+                note = f"The setting {name} = {value} is not known to it."
+                self.notes += [] if note in self.notes else [note]
         for name, value in settings.items():
             _set(connection, name, value)
         _set(connection, "default_transaction_read_only", "on")
         return connection
 
-    def _note(self, sentence: str) -> None:
-        if sentence not in self.notes:
-            self.notes.append(sentence)
-
 
 def _connected(server: ManagedServer) -> psycopg.Connection[TupleRow]:
-    """A session of the role without rights."""
+    """A session of the role without privileges."""
     connection = server.connect(
         dbname=_DATABASE, options=_LIMITS, client_encoding="UTF8", prepare_threshold=None
     )
@@ -157,9 +147,9 @@ def empty_copy(
     """A copy of the source's database on a managed server, as ``serve`` names it.
 
     ``tried`` are settings to try there; ``like`` are planner settings in place of the source's.
-    Raises StudyError for a server before 18 or older than the source, and for settings
-    that cannot be tried, all before anything is dumped, ServerError where the dump or the restore
-    fails or the copy does not answer, and SpaceError on a full disk.
+    Raises StudyError for a server before 18 or older than the source, and for settings that cannot
+    be tried, all before anything is dumped, ServerError if the dump or the restore fails or the
+    copy does not answer, and SpaceError on a full disk.
     """
     with serve(spec, settings=_SETTINGS, unprivileged=True) as server:
         assert isinstance(server, ManagedServer)
@@ -174,25 +164,8 @@ def empty_copy(
                 f"give --to its own release or a later one, by a directory of programs if need be."
             )
         try:
-            copy = EmptyCopy(server, source.settings if like is None else like)
-            copy.tried, copy.by_start, unable = _settable(server, tried)
-            if unable:
-                copy.notes.append(f"Not tried: {', '.join(unable)}; {_NO_PLAN}.")
-            show("reading schema and statistics")
-            archive = server.workplace / "archive"
-            _dump(source, server, archive)
-            show("restoring them")
-            copy.missing_locale = _create(server, source)
-            if copy.missing_locale:
-                copy.notes.append(
-                    f"The copy has not the {copy.missing_locale}, but C: queries that compare "
-                    f"texts are not judged."
-                )
-            copy.notes += _extend(server, source)
-            copy.notes += _restore(server, archive, "--no-statistics")
-            copy.notes += _lengthen(server, source.sizes)
-            # Index builds have reset what is known of visible pages.
-            _restore(server, archive, "--statistics-only")
+            copy = _with_settings(server, source.settings if like is None else like, tried)
+            _fill(copy, source, show)
             yield copy
         except (psycopg.Error, ServerError) as error:
             full = server.space_error(error)
@@ -206,12 +179,12 @@ def empty_copy(
             raise full or ServerError(f"The copy cannot be made: {error}.") from error
 
 
-def _settable(
-    server: ManagedServer, tried: Mapping[str, str]
-) -> tuple[dict[str, str], dict[str, str], list[str]]:
-    """Settings for a session, settings for the server's start, and names that cannot be tried.
+def _with_settings(
+    server: ManagedServer, settings: Mapping[str, str], tried: Mapping[str, str]
+) -> EmptyCopy:
+    """The copy, still without a database, after a trial of the settings to try.
 
-    Raises StudyError for one that the server has not, for a wrong value, and where none is left.
+    Raises StudyError for an unknown setting or a wrong value, and if no setting can be tried.
     """
     by_session: dict[str, str] = {}
     by_start: dict[str, str] = {}
@@ -219,17 +192,18 @@ def _settable(
     with server.connect(options=_LIMITS) as connection:
         for name, value in tried.items():
             row = connection.execute(_PLANNED_BY, [name]).fetchone()
-            if row is not None and row[0] != "user":
-                by_start |= {name: value} if row[1] else {}
-                unable += [] if row[1] else [name]
-                continue
-            try:
-                _set(connection, name, value)
-            except psycopg.Error as error:
-                raise StudyError(
-                    f"{name} = {value} cannot be tried in a session: {error.diag.message_primary}."
-                ) from None
-            by_session[name] = value
+            context, affects_plans = row or ("user", True)
+            if context == "user":
+                try:
+                    _set(connection, name, value)
+                except psycopg.Error as error:
+                    why = f"cannot be tried in a session: {error.diag.message_primary}"
+                    raise StudyError(f"{name} = {value} {why}.") from None
+                by_session[name] = value
+            elif affects_plans:
+                by_start[name] = value
+            else:
+                unable.append(name)
     if tried and not by_session and not by_start:
         raise StudyError(f"Nothing is left to try: {', '.join(unable)}: {_NO_PLAN}.")
     if by_start:
@@ -238,7 +212,27 @@ def _settable(
         except CannotRun as error:
             raise StudyError(f"{', '.join(by_start)} cannot be tried: {error}.") from None
         server.restart()
-    return by_session, by_start, unable
+    notes = [f"Not tried: {', '.join(unable)}; {_NO_PLAN}."] if unable else []
+    return EmptyCopy(server, settings, by_session, by_start, notes)
+
+
+def _fill(copy: EmptyCopy, source: Source, show: Callable[[str], None]) -> None:
+    """Dump the source and restore it in the copy."""
+    server, archive = copy.server, copy.server.workplace / "archive"
+    show("reading schema and statistics")
+    _dump(source, server, archive)
+    show("restoring them")
+    copy.missing_locale = _create(server, source)
+    if copy.missing_locale:
+        copy.notes.append(
+            f"The copy has not the {copy.missing_locale}, but C: queries that compare texts are "
+            f"not judged."
+        )
+    copy.notes += _extend(server, source)
+    copy.notes += _restore(server, archive, "--no-statistics")
+    copy.notes += _lengthen(server, source.sizes)
+    # Index builds have reset what is known of visible pages.
+    _restore(server, archive, "--statistics-only")
 
 
 def _dump(source: Source, server: ManagedServer, archive: Path) -> None:
@@ -288,70 +282,65 @@ def _program(binaries: Binaries, name: str) -> Path:
 
 
 def _create(server: ManagedServer, source: Source) -> str:
-    """Create the database with the original's locale; returns a sentence if that is missing."""
+    """Create the database with the original's locale, or with C; returns a missing locale."""
     query = sql.SQL(
         "CREATE DATABASE {} TEMPLATE template0 ENCODING {} LC_COLLATE {} LC_CTYPE {} "
-        "LOCALE_PROVIDER "
+        "LOCALE_PROVIDER {}"
     )
     database, (provider, name) = sql.Identifier(_DATABASE), source.provider
-    kind: sql.Composable = sql.SQL("libc")
+    libc, missing = sql.SQL("libc"), ""
+    attempts: list[tuple[tuple[str, str], sql.Composable]] = [(source.locale, libc)]
     if provider != "libc":
-        word = sql.SQL("icu ICU_LOCALE " if provider == "icu" else "builtin BUILTIN_LOCALE ")
-        kind = word + sql.Literal(name)
-    # ICU has the order of texts, whatever libc has.
-    tried = [(source.locale, kind)] + ([] if provider == "libc" else [(("C", "C"), kind)])
-    missing = f"{provider} locale {source.locale[0] if provider == 'libc' else name}"
+        word = sql.SQL("icu ICU_LOCALE {}" if provider == "icu" else "builtin BUILTIN_LOCALE {}")
+        own = word.format(name)
+        # The provider determines the order of texts, whatever libc has.
+        attempts = [(source.locale, own), (("C", "C"), own)]
     with server.as_superuser() as connection:
-        for locale, by in [*tried, (("C", "C"), sql.SQL("libc"))]:
+        for locale, by in attempts:
             try:
-                connection.execute(query.format(database, source.encoding, *locale) + by)
-            except psycopg.DatabaseError as error:
-                if server.space_error(error) or by is not kind:
-                    raise
-            else:
-                missing = missing if by is not kind else ""
+                connection.execute(query.format(database, source.encoding, *locale, by))
                 break
+            except psycopg.DatabaseError as error:
+                if server.space_error(error):
+                    raise
+        else:
+            connection.execute(query.format(database, source.encoding, "C", "C", libc))
+            missing = f"{provider} locale {source.locale[0] if provider == 'libc' else name}"
         connection.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(database))
     return missing
 
 
 def _extend(server: ManagedServer, source: Source) -> list[str]:
     """Create the extensions; returns sentences on those that could not be created."""
+    notes = []
     with server.as_superuser(_DATABASE) as connection:
         take_bytes(connection)
         open_to_guest(connection)
-        return _make_extensions(connection, source, server.role)
-
-
-def _make_extensions(
-    connection: psycopg.Connection[TupleRow], source: Source, role: str
-) -> list[str]:
-    able = harmless_extensions(connection, [name for name, _ in source.extensions])
-    notes = []
-    for name, schema in source.extensions:
-        why = ""
-        if name not in able:
+        able = harmless_extensions(connection, [name for name, _ in source.extensions])
+        for name, schema in source.extensions:
             why = "is not here, or may give what others wrote a way to files or other servers"
-        else:
-            try:
-                _make_extension(connection, name, schema, role)
-            except psycopg.errors.DiskFull:
-                raise
-            except psycopg.Error as error:
-                why = f"cannot be made: {error.diag.message_primary or error}"
-        if why:
-            notes.append(f"Not copied: the extension {name}, and what needs it; it {why}.")
+            if name in able:
+                why = _make_extension(connection, name, schema, server.role)
+            if why:
+                notes.append(f"Not copied: the extension {name}, and what needs it; it {why}.")
     return notes
 
 
 def _make_extension(
     connection: psycopg.Connection[TupleRow], name: str, schema: str, role: str
-) -> None:
+) -> str:
+    """Create an extension in its schema; returns the reason if it cannot be created."""
     make = sql.SQL("CREATE SCHEMA IF NOT EXISTS {} AUTHORIZATION {}")
-    if schema != "pg_catalog":
-        connection.execute(make.format(sql.Identifier(schema), sql.Identifier(role)))
     extension = sql.SQL("CREATE EXTENSION IF NOT EXISTS {} SCHEMA {}")
-    connection.execute(extension.format(sql.Identifier(name), sql.Identifier(schema)))
+    try:
+        if schema != "pg_catalog":
+            connection.execute(make.format(sql.Identifier(schema), sql.Identifier(role)))
+        connection.execute(extension.format(sql.Identifier(name), sql.Identifier(schema)))
+    except psycopg.errors.DiskFull:
+        raise
+    except psycopg.Error as error:
+        return f"cannot be made: {error.diag.message_primary or error}"
+    return ""
 
 
 def _restore(server: ManagedServer, archive: Path, part: str) -> list[str]:
@@ -368,7 +357,7 @@ def _restore(server: ManagedServer, archive: Path, part: str) -> list[str]:
 def _lengthen(server: ManagedServer, sizes: Mapping[str, int]) -> list[str]:
     """Give every file the length of the original's, up to PostgreSQL's limit."""
     with _connected(server) as connection:
-        # None of the server's own, whatever the original calls its tables.
+        # Never a file of the catalogs, whatever the original calls its tables.
         rows = connection.execute(
             """
             SELECT pg_catalog.pg_relation_filepath(c.oid), s.size
@@ -391,7 +380,7 @@ def _lengthen(server: ManagedServer, sizes: Mapping[str, int]) -> list[str]:
 
 
 def _lengthen_file(first: Path, size: int) -> int:
-    """Make the segments of a relation; returns how many there are."""
+    """Lengthen a relation by sparse segments; returns the number of segments."""
     owner = first.stat()
     count = -(-size // _SEGMENT_BYTES)
     for number in range(count):

@@ -26,10 +26,10 @@ Node = dict[str, Any]
 
 
 class QueryPlan(NamedTuple):
-    """The plan of a query, or why there is none, with the error's SQLSTATE.
+    """The plan of a query, or the reason why there is none, with the error's SQLSTATE.
 
-    One that ``is_unpruned`` was asked for without partition pruning.  ``rows_of`` is the query that
-    was planned in place of one that our role may not write.
+    With ``is_unpruned`` it was planned without partition pruning.  ``rows_of`` is the query that
+    was planned in place of one that writes what our role may not write.
     """
 
     root: Node | None
@@ -40,37 +40,21 @@ class QueryPlan(NamedTuple):
 
 
 _SHAPE = (
-    "Node Type",
-    "Strategy",
-    "Partial Mode",
-    "Operation",
-    "Join Type",
-    "Parallel Aware",
-    "Index Name",
-    "Relation Name",
-    "CTE Name",
-    "Function Name",
+    *("Node Type", "Strategy", "Partial Mode", "Operation", "Join Type", "Parallel Aware"),
+    *("Index Name", "Relation Name", "CTE Name", "Function Name"),
 )
 """The fields in which two equal nodes agree; estimates are not among them."""
 
 _CONDITIONS = (
-    "Hash Cond",
-    "Merge Cond",
-    "Join Filter",
-    "Index Cond",
-    "Recheck Cond",
-    "Filter",
-    "Sort Key",
-    "Presorted Key",
-    "Group Key",
-    "Cache Key",
+    *("Hash Cond", "Merge Cond", "Join Filter", "Index Cond", "Recheck Cond", "Filter"),
+    *("Sort Key", "Presorted Key", "Group Key", "Cache Key"),
 )
 
 _SET_KNOWN = """
     SELECT pg_catalog.set_config(name, %s, true) FROM pg_catalog.pg_settings WHERE name = %s
 """
 
-# An error that is caught stands in no log.  What has no space is to end it all.
+# An error that is caught is not logged.  A full disk ends the command.
 _QUIETLY = """
     DO $pgstudies$
     DECLARE answer pg_catalog.text; reason pg_catalog.text; code pg_catalog.text;
@@ -89,15 +73,13 @@ _QUIETLY = """
 
 _STATEMENT = "EXECUTE pg_catalog.current_setting('pgstudies.statement')"
 
-# A cursor takes one statement, and no PREPARE: nothing is executed.  The two errors have the same
-# SQLSTATE, and their messages are in the server's language.
+# A cursor takes one statement, and no PREPARE, so nothing is executed.  Both errors have the same
+# SQLSTATE, and messages are in the server's language: they are compared.
 _OPENED = f"OPEN cursor_of FOR {_STATEMENT}"
 
 _PREPARE = "PREPARE pgstudies_query AS"
 
 _NO_CURSOR = "42P11"
-
-_SEVERAL = "it is several statements: give each a file, or a line -- name: above it"
 
 _ASK = """
     SELECT pg_catalog.set_config('pgstudies.statement', %s, true),
@@ -118,15 +100,14 @@ _EDGE = 0.02
 _GENERIC_PLAN = 160000
 """The first release whose EXPLAIN takes a query with parameters."""
 
-UNPRUNED = ("enable_partition_pruning", "off")
+UNPRUNED = {"enable_partition_pruning": "off"}
 """The setting that keeps all partitions in a plan."""
 
 _CACHE_MODE = 120000
 """The first release with plan_cache_mode."""
 
 _LONGEST_S = 90.0
-"""For one query; what is computed meanwhile has its own limit, statement_timeout, but for a
-function that catches it."""
+"""The limit for one query (s), as a function can catch the error of statement_timeout."""
 
 _DEEPEST = 300
 """The deepest plan that is read, in nodes; Python's recursion limit is a thousand."""
@@ -139,18 +120,17 @@ def explain(
     search_path: str,
     settings: Mapping[str, str] = {},
 ) -> QueryPlan:
-    """The generic plan of a query, for any values of its parameters, with those settings it knows.
+    """The generic plan of a query, for any values of its parameters.
 
-    It is asked for in a read-only transaction that is rolled back, so that functions which the
-    planner computes write nothing and leave no setting.  Raises ServerError where it does not end,
-    and psycopg.Error where the connection is lost or a disk is full.
+    Settings that the server does not know are ignored.  The transaction is read-only and rolled
+    back, so that functions which the planner evaluates write nothing and leave no setting.  Raises
+    ServerError if planning does not end, and psycopg.Error if the connection is lost or a disk is
+    full.
     """
     with within(connection, _LONGEST_S, f"Planning the query {query.name}"):
         try:
             connection.execute("BEGIN READ ONLY")
-            for name, value in settings.items():
-                connection.execute(_SET_KNOWN, [value, name])
-            _set_here(connection, "search_path", search_path)
+            _set_here(connection, {**settings, "search_path": search_path})
             return _plan(connection, query)
         except psycopg.errors.DiskFull:
             raise
@@ -181,51 +161,49 @@ def _plan(connection: psycopg.Connection[TupleRow], query: Query) -> QueryPlan:
     ).fetchone()
     count = int(row[0] or 0) if row else 0
     if count and version < _CACHE_MODE:
-        return QueryPlan(
-            None, "servers before 12 plan a query with parameters for given values only"
-        )
+        why = "servers before 12 plan a query with parameters for given values only"
+        return QueryPlan(None, why)
     if count:
-        _set_here(connection, "plan_cache_mode", "force_generic_plan")
+        _set_here(connection, {"plan_cache_mode": "force_generic_plan"})
     values = f"({', '.join(['NULL'] * count)})" if count else ""
     execute = f"EXPLAIN (FORMAT JSON) EXECUTE pgstudies_query{values}"
     plan = _asked(connection, execute)
     if not (count and plan.root and _has_pruned(plan.root)):
         return plan
     # These releases leave out the partitions that the values (NULL) do not need.
-    _set_here(connection, *UNPRUNED)
+    _set_here(connection, UNPRUNED)
     connection.execute("DEALLOCATE pgstudies_query")
     _quietly(connection, prepare, _STATEMENT)
     return _asked(connection, execute)._replace(is_unpruned=True)
 
 
 def _refused(connection: psycopg.Connection[TupleRow], text: str) -> QueryPlan | None:
-    """Why a text of several statements cannot be planned: the second would be executed."""
+    """Why a text of several statements is not planned: the second would be executed."""
     _, of_one, _ = _quietly(connection, f"{_PREPARE} SELECT 1", _OPENED)
     _, reason, code = _quietly(connection, f"{_PREPARE} {text}", _OPENED)
     if of_one and reason == of_one:
         return None
-    return QueryPlan(None, _SEVERAL if code == _NO_CURSOR else reason, code)
+    if code == _NO_CURSOR:
+        reason = "it is several statements: give each a file, or a line -- name: above it"
+    return QueryPlan(None, reason, code)
 
 
-def _set_here(connection: psycopg.Connection[TupleRow], name: str, value: str) -> None:
-    """Set a setting for the transaction."""
-    connection.execute("SELECT pg_catalog.set_config(%s, %s, true)", [name, value])
+def _set_here(connection: psycopg.Connection[TupleRow], settings: Mapping[str, str]) -> None:
+    """Set, for the transaction, the settings that the server knows."""
+    for name, value in settings.items():
+        connection.execute(_SET_KNOWN, [value, name])
 
 
 def _quietly(
     connection: psycopg.Connection[TupleRow], statement: str, how: str = f"{_STATEMENT} INTO answer"
-) -> tuple[bytes, str, str]:
+) -> tuple[str, str, str]:
     """A statement's result, or message and SQLSTATE of its error, which is kept out of the log."""
     connection.execute(_ASK, [as_sent(connection, statement)])
     connection.execute(_QUIETLY.format(how=how).encode())
-    answer = connection.execute(_ANSWER).pgresult
-    values = [answer.get_value(0, column) if answer else None for column in range(3)]
-    reason, code = (_decoded(value) for value in values[1:])
-    return values[0] or b"", reason, code
-
-
-def _decoded(value: bytes | None) -> str:
-    return (value or b"").decode("utf-8", "replace")
+    result = connection.execute(_ANSWER).pgresult
+    values = (result.get_value(0, column) if result else None for column in range(3))
+    answer, reason, code = ((value or b"").decode("utf-8", "replace") for value in values)
+    return answer, reason, code
 
 
 def _asked(connection: psycopg.Connection[TupleRow], statement: str) -> QueryPlan:
@@ -233,23 +211,22 @@ def _asked(connection: psycopg.Connection[TupleRow], statement: str) -> QueryPla
     if code:
         return QueryPlan(None, reason, code)
     try:
-        root = json.loads(_decoded(answer))[0]["Plan"]
+        root = json.loads(answer)[0]["Plan"]
     except (ValueError, LookupError, TypeError, RecursionError):
         root = None
-    return (
-        QueryPlan(root)
-        if _is_node(root)
-        else QueryPlan(None, "its answer is no plan that can be read")
-    )
+    if not _is_node(root):
+        return QueryPlan(None, "its answer is no plan that can be read")
+    return QueryPlan(root)
 
 
 def _is_node(value: object, depth: int = 0) -> bool:
     """Whether this has the form of a plan: the server is not trusted."""
-    if not isinstance(value, dict) or depth > _DEEPEST or "Node Type" not in value:
+    if not isinstance(value, dict) or depth > _DEEPEST:
         return False
     below = value.get("Plans", [])
     return (
-        all(isinstance(value.get(name, ""), str | bool) for name in _SHAPE)
+        isinstance(value.get("Node Type"), str)
+        and all(isinstance(value.get(name, ""), str | bool) for name in _SHAPE)
         and all(isinstance(value.get(n, 0), int | float) for n in ("Plan Rows", "Total Cost"))
         and isinstance(below, list)
         and all(_is_node(node, depth + 1) for node in below)
@@ -264,7 +241,7 @@ def _message(error: psycopg.Error) -> str:
 
 
 def tables_of(node: Node) -> set[str]:
-    """The tables that a plan names, without the server's own; an empty name for what was pruned."""
+    """The tables that a plan names, without the server's own; an empty name for pruned ones."""
     name = str(node.get("Relation Name", ""))
     own = {name} if name and not name.startswith(("pg_", "sql_")) else set()
     gone = node.get("Subplans Removed") or node.get("One-Time Filter") == "false"
@@ -318,20 +295,19 @@ def lines_of(node: Node, depth: int = 0) -> Iterator[Line]:
 
 
 def _title(node: Node) -> str:
-    words = ["Parallel"] if node.get("Parallel Aware") else []
-    kind = node["Node Type"]
-    strategy = node.get("Strategy", "")
-    if kind == "Aggregate" and strategy != "Plain":
-        kind = {"Hashed": "HashAggregate", "Sorted": "GroupAggregate"}.get(strategy, kind)
+    kind, join = str(node["Node Type"]), node.get("Join Type", "Inner")
+    if kind == "Aggregate":
+        named = {"Hashed": "HashAggregate", "Sorted": "GroupAggregate"}
+        kind = named.get(node.get("Strategy", ""), kind)
     if kind == "ModifyTable":
-        kind = node.get("Operation", kind)
-    if node.get("Partial Mode") in {"Partial", "Finalize"}:
-        words.insert(0, node["Partial Mode"])
-    join = node.get("Join Type", "Inner")
-    if "Join" in kind and join != "Inner":
-        kind = kind.replace("Join", f"{join} Join")
-    elif kind == "Nested Loop" and join != "Inner":
+        kind = str(node.get("Operation", kind))
+    if join != "Inner" and kind == "Nested Loop":
         kind = f"Nested Loop {join} Join"
+    elif join != "Inner":
+        kind = kind.replace("Join", f"{join} Join")
+    mode = node.get("Partial Mode")
+    words = [str(mode)] if mode in {"Partial", "Finalize"} else []
+    words += ["Parallel"] if node.get("Parallel Aware") else []
     words.append(kind)
     if node.get("Scan Direction") == "Backward":
         words.append("Backward")
@@ -346,10 +322,8 @@ def _title(node: Node) -> str:
 
 def parting(one: Node, other: Node) -> tuple[str, str]:
     """The lines at which two plans first differ, from the root down."""
-    if _kind(one) != _kind(other):
-        return _title(one), _title(other)
-    below, beside = one.get("Plans", ()), other.get("Plans", ())
-    for mine, theirs in zip(below, beside, strict=False):
-        if not is_same(mine, theirs):
-            return parting(mine, theirs)
+    if _kind(one) == _kind(other):
+        for mine, theirs in zip(one.get("Plans", ()), other.get("Plans", ()), strict=False):
+            if not is_same(mine, theirs):
+                return parting(mine, theirs)
     return _title(one), _title(other)

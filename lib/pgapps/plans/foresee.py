@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -13,7 +12,7 @@ from pgservers.programs.installations import find_binaries
 from .empty_copy import RESTORES_STATISTICS, EmptyCopy, empty_copy
 from .explain import UNPRUNED, Node, QueryPlan, are_close, explain, is_same, tables_of
 from .lacking import lacking
-from .source import target_of
+from .source import programs_of, target_of
 from .statements import names_only_catalogs, rows_of
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from .lacking import Lacking
     from .queries import Query
-    from .source import Source
+    from .source import Source, Target
 
 
 # Tables, functions and types.
@@ -33,7 +32,7 @@ _DENIED = "42501"
 
 _NO_TABLE = "that name no table but the catalogs"
 
-# What writes has no parallel workers.
+# A statement that writes has no parallel workers.
 _SERIAL = {"max_parallel_workers_per_gather": "0"}
 
 Verdict = Literal["same", "another plan", "not judged"]
@@ -43,14 +42,9 @@ Verdict = Literal["same", "another plan", "not judged"]
 class Foreseen:
     """The prediction for one query.
 
-    Attributes:
-        query: The query.
-        verdict: Whether its plan stays the same.
-        before: Its present plan, if there is one.
-        after: The plan foreseen.
-        reason: Why it is not judged.
-        is_reproduced: Whether the control has the server's own plan; none where one is missing.
-
+    ``before`` is its present plan and ``after`` the predicted one, or the control's if that is not
+    the server's.  ``reason`` says why the query is not judged.  ``is_reproduced`` says whether the
+    control has the server's own plan; it is None if one of them is missing.
     """
 
     query: Query
@@ -63,22 +57,16 @@ class Foreseen:
     @property
     def is_on_edge(self) -> bool:
         """Whether it gets another plan of nearly the same estimated cost."""
-        is_other = self.verdict == "another plan" and self.before and self.after
-        return bool(is_other) and are_close(self.before or {}, self.after or {})
+        return self.verdict == "another plan" and are_close(self.before or {}, self.after or {})
 
 
 @dataclass(frozen=True)
 class Foresight:
-    """All queries, and the servers that were asked.
+    """The predictions, and in words the servers of the plans before and after.
 
-    Attributes:
-        queries: One entry each, in the order given.
-        before: The server of the plans before, in words.
-        after: The server of the plans after, in words.
-        no_control: Why no copy of the server's own release was asked for its plans, or nothing.
-        notes: What could not be copied, and what was planned in place of queries.
-        left_out: The server's other statements, counted by the reason why they are not asked for.
-
+    ``no_control`` is the reason why there is no control, or empty.  ``notes`` say what could not be
+    copied, and what was planned in place of queries.  ``left_out`` has the number of statements
+    that were not planned, by reason.
     """
 
     queries: Sequence[Foreseen]
@@ -103,8 +91,8 @@ def foresee(
 
     With settings, the copy without them is compared with the copy with them.  The control is a copy
     of the source on its own release, possible from 18 on; a query whose plan it does not reproduce
-    is not judged.  With ``top`` the queries are the server's own: so many of the first that name a
-    table are asked for, as the others are those of tools, this one among them, and of pg_dump.
+    is not judged.  With ``top``, only the first so many queries that name a table are planned: the
+    others are those of tools, such as this one and pg_dump.
     """
     target = target_of(to)
     is_control = target.settings is None and _major(target.spec) == source.major
@@ -116,88 +104,83 @@ def foresee(
     else:
         queries, own, more = _first(source, queries, top)
         left_out = {**left_out, **more}
-    with ExitStack() as stack:
-        copy = stack.enter_context(
-            empty_copy(source, target.spec, show, settings, like=target.settings)
-        )
+    user = source.connection.info.user
+    roles = {query.role for query in queries if query.role}
+    with empty_copy(source, target.spec, show, settings, like=target.settings) as copy:
         show("asking the copy")
-        plain = _plans(copy, queries, source, own)
-        after = plain
+        plain = after = _plans(copy, queries, source, own)
         if settings:
-            copy.start_as_tried()
+            if copy.by_start:
+                copy.server.restart(copy.by_start)
             after = _plans(copy, queries, source, own, copy.tried)
-        user = source.connection.info.user
-        lack = lacking(source, copy, {user} | {query.role for query in queries if query.role})
-        if is_control:
-            controls = plain
-        elif release:
-            show(f"a control on {source.major}")
-            controls = _plans(
-                stack.enter_context(empty_copy(source, release, show)), queries, source, own
-            )
-        else:
-            controls = own
-        has_control = not no_control
-        notes = source.notes({query.role for query in queries if query.role}) + copy.notes
-        stand_in = [has_control and plan.code == _DENIED for plan in own]
-        own = [c if other else plan for plan, c, other in zip(own, controls, stand_in, strict=True)]
-        notes += _told(own, stand_in, user)
-        version = copy.server.version_text
-        version += f" with the settings of {target.name}" if target.name else ""
+        lack = lacking(source, copy, {user, *roles})
+    controls = plain if is_control else own
+    if release:
+        show(f"a control on {source.major}")
+        with empty_copy(source, release, show) as control:
+            controls = _plans(control, queries, source, own)
+    notes = [*source.notes(roles), *copy.notes, *_notes(own, controls, user)]
+    pairs = zip(own, controls, strict=True)
+    own = [stand_in if plan.code == _DENIED else plan for plan, stand_in in pairs]
     before = plain if settings else own
-    told = source.connection.info.parameter_status("server_version") or str(source.major)
-    found = [
-        _judged(query, *plans, lack=lack, user=user)
-        for query, *plans in zip(queries, own, controls, before, after, strict=True)
-    ]
-    tried = {**copy.tried, **copy.by_start}
-    listed = ", ".join(f"{name} = {value}" for name, value in tried.items())
+    name_before, name_after = _servers(source, target, copy, has_settings=bool(settings))
     return Foresight(
-        queries=found,
-        before=f"{version}, as it is"
-        if settings
-        else f"{source.name} (PostgreSQL {told.split()[0]})",
-        after=f"{version}, {listed}" if settings else version,
+        queries=[
+            _judged(query, *plans, lack=lack, user=user)
+            for query, *plans in zip(queries, own, controls, before, after, strict=True)
+        ],
+        before=name_before,
+        after=name_after,
         no_control=no_control,
         notes=notes,
         left_out=left_out,
     )
 
 
+def _servers(
+    source: Source, target: Target, copy: EmptyCopy, *, has_settings: bool
+) -> tuple[str, str]:
+    """The servers of the plans before and after, in words."""
+    version = copy.server.version_text
+    version += f" with the settings of {target.name}" if target.name else ""
+    if has_settings:
+        tried = {**copy.tried, **copy.by_start}
+        listed = ", ".join(f"{name} = {value}" for name, value in tried.items())
+        return f"{version}, as it is", f"{version}, {listed}"
+    told = source.connection.info.parameter_status("server_version") or str(source.major)
+    return f"{source.name} (PostgreSQL {told.split()[0]})", version
+
+
 def _control(source: Source, *, is_control: bool) -> tuple[str, str]:
-    """The programs for a control, unless the copy is one; or the reason why there is none."""
+    """The programs of a further copy, the control, and the reason why there can be none.
+
+    Both are empty if the copy itself is the control.
+    """
     if source.version < RESTORES_STATISTICS:
         return "", "a release before 18 cannot be given the statistics of another server"
     if is_control:
         return "", ""
     try:
-        return source.own_programs(), ""
+        return programs_of(source.version, source.connection), ""
     except StudyError:
         return "", f"the programs of PostgreSQL {source.major} are not at hand here"
 
 
-def _told(own: Sequence[QueryPlan], stand_in: Sequence[bool], user: str) -> list[str]:
-    """The number of queries that were planned in another form than their text."""
+def _notes(own: Sequence[QueryPlan], controls: Sequence[QueryPlan], user: str) -> list[str]:
+    """Sentences on the number of queries that were planned in another form, or by the control."""
     unpruned = sum(plan.is_unpruned for plan in own)
     rows = sum(bool(plan.rows_of) for plan in own)
-    denied = sum(other and plan.root is not None for plan, other in zip(own, stand_in, strict=True))
-    notes = []
-    if unpruned:
-        notes.append(
-            f"Planned without partition pruning on both sides: {unpruned} with parameters, for "
-            f"which servers before 16 choose partitions by given values only."
-        )
-    if rows:
-        notes.append(
-            f"Judged by how their rows are found: {rows} that write or lock rows, as {user} may "
-            f"only read; on both sides the query of these rows was planned."
-        )
-    if denied:
-        notes.append(
-            f"Judged by the plan of the control in place of the server's: {denied} that {user} may "
-            f"not run."
-        )
-    return notes
+    pairs = zip(own, controls, strict=True)
+    denied = sum(plan.code == _DENIED and control.root is not None for plan, control in pairs)
+    notes = {
+        f"Planned without partition pruning on both sides: {unpruned} with parameters, for which "
+        f"servers before 16 choose partitions by given values only.": unpruned,
+        f"Judged by how their rows are found: {rows} that write or lock rows, as {user} may only "
+        f"read; on both sides the query of these rows was planned.": rows,
+        f"Judged by the plan of the control in place of the server's: {denied} that {user} may not "
+        f"run.": denied,
+    }
+    return [note for note, count in notes.items() if count]
 
 
 def _major(spec: str) -> int | None:
@@ -211,36 +194,36 @@ def _major(spec: str) -> int | None:
 def _first(
     source: Source, queries: Sequence[Query], top: int
 ) -> tuple[list[Query], list[QueryPlan], dict[str, int]]:
-    """The first queries that name a table, their plans, and how many others there are of a kind."""
+    """The first queries that name a table, their plans, and the numbers of the others by reason."""
     found: list[Query] = []
     plans: list[QueryPlan] = []
-    none = 0
+    others = {_NO_TABLE: 0}
     seen: set[tuple[object, ...]] = set()
     for place, query in enumerate(queries):
         if len(found) == top:
-            return (
-                found,
-                plans,
-                {_NO_TABLE: none, "with less time than these": len(queries) - place},
-            )
+            others["with less time than these"] = len(queries) - place
+            break
         _, path, settings = source.session(query.role)
         alike = (query.text, path, *sorted(settings.items()))
         if alike in seen:
             continue
         seen.add(alike)
         plan = _own_plan(source, query)
-        by_text = plan.root is None or bool(plan.rows_of)
-        if names_only_catalogs(query.text) if by_text else not tables_of(plan.root or {}):
-            none += query.role != source.connection.info.user
-            continue
-        found.append(replace(query, name=f"{len(found) + 1}"))
-        plans.append(plan)
+        if plan.root is None or plan.rows_of:
+            names_table = not names_only_catalogs(query.text)
+        else:
+            names_table = bool(tables_of(plan.root))
+        if names_table:
+            found.append(replace(query, name=f"{len(found) + 1}"))
+            plans.append(plan)
+        else:
+            others[_NO_TABLE] += query.role != source.connection.info.user
     if not found:
         raise StudyError(
             "No query in pg_stat_statements uses a table that is not a system catalog: use "
             "--queries."
         )
-    return found, plans, {_NO_TABLE: none}
+    return found, plans, others
 
 
 def _plans(
@@ -254,9 +237,9 @@ def _plans(
     with copy.connect(settings) as connection:
         for query, before in zip(queries, own, strict=True):
             _, path, by_role = source.session(query.role)
-            # What is tried wins over what a role has set.
+            # A setting that is tried takes precedence over the role's.
             kept = {name: value for name, value in by_role.items() if name not in settings}
-            kept |= [UNPRUNED] if before.is_unpruned else []
+            kept |= UNPRUNED if before.is_unpruned else {}
             kept |= _SERIAL if before.rows_of else {}
             asked = replace(query, text=before.rows_of or query.text)
             plans.append(explain(connection, asked, path, kept))
@@ -266,7 +249,7 @@ def _plans(
 def _own_plan(source: Source, query: Query) -> QueryPlan:
     """The server's own plan, as the sessions of the query's role get it.
 
-    Of a query that our role may not run because it writes, that of the query of its rows.
+    If our role may not run the query because it writes, the query of its rows is planned.
     """
     whose, path, settings = source.session(query.role)
     plan = explain(source.connection, query, path, settings)
@@ -274,7 +257,7 @@ def _own_plan(source: Source, query: Query) -> QueryPlan:
         reading = replace(query, text=rows)
         found = explain(source.connection, reading, path, {**settings, **_SERIAL})
         return plan if found.root is None else found._replace(rows_of=rows)
-    if plan.code not in _NOT_FOUND or _WITH_SCHEMA.search(plan.reason or ""):
+    if plan.code not in _NOT_FOUND or _WITH_SCHEMA.search(plan.reason):
         return plan
     reason = (
         f"{plan.reason}; it was looked for in {path or 'no schema'}, the search_path of {whose}: "
@@ -298,7 +281,7 @@ def _judged(
         return Foreseen(query, "not judged", reason=f"the server says: {own.reason}")
     if control.root is None:
         return Foreseen(query, "not judged", own.root, reason=f"the control says: {control.reason}")
-    # The same object where there is no control, or no plan of the server's own.
+    # They are the same object if there is no control, or if its plan stands in for the server's.
     is_reproduced = None if own is control else is_same(own.root, control.root)
     judged = Foreseen(query, "not judged", own.root, is_reproduced=is_reproduced)
     if before.root is None or after.root is None:
@@ -312,10 +295,5 @@ def _judged(
         close = ", of nearly the same cost" if are_close(own.root, control.root) else ""
         reason = f"a copy of the server's own release has another plan than the server{close}"
         return replace(judged, after=control.root, reason=reason)
-    same = is_same(before.root, after.root)
-    return replace(
-        judged,
-        verdict="same" if same else "another plan",
-        before=before.root,
-        after=after.root,
-    )
+    verdict: Verdict = "same" if is_same(before.root, after.root) else "another plan"
+    return replace(judged, verdict=verdict, before=before.root, after=after.root)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from .explain import lines_of, tables_of
-from .sessions import as_in_plans
+from .sessions import as_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from .source import Source
 
 _ROW_SECURITY, _STATISTICS, _EXPRESSIONS = 90500, 100000, 140000
-"""The versions with row security, extended statistics, and those on expressions."""
+"""The first versions with row security, extended statistics, and those on expressions."""
 
-# On the copy its owner plans, who is bound where it is forced.
+# On the copy the owner of the tables plans, whom row security binds only if it is forced.
 _GUARDED = """
     SELECT DISTINCT r.rolname, c.relname
     FROM pg_catalog.pg_class c, pg_catalog.pg_roles r
@@ -51,7 +51,7 @@ _WITH_VALUES = """
     FROM pg_catalog.pg_stats_ext
 """
 
-# Only their owner is shown what ANALYZE found of an index's expressions.
+# Statistics of an index's expressions are shown to its owner only.
 _INDEXED = """
     SELECT pg_catalog.format('%I.%I', n.nspname, i.relname), c.relname,
            pg_catalog.pg_get_indexdef(x.indexrelid, x.number, true)
@@ -68,7 +68,7 @@ _WITH_STATISTICS = """
     SELECT pg_catalog.format('%I.%I', schemaname, tablename) FROM pg_catalog.pg_stats
 """
 
-# Patterns, and the order of texts.
+# Patterns, and comparisons by the order of texts.
 _BY_LOCALE = re.compile(r"~|\^@|[<>]=? \(?'[^']*'\)?::text|text\)? [<>]")
 
 
@@ -86,12 +86,12 @@ class Lacking:
     """What a copy lacks.
 
     Attributes:
-        relations: The names that it has, of tables and indexes.
-        indexes: Those that it has not, with their tables.
-        statistics: Those without values there.
-        expressions: Those of indexes that have no statistics there: index, table and text.
-        guarded: Roles and tables whose row security binds them.
-        locale: The database's, in words, where the copy has another.
+        relations: The names of the tables and indexes that it has.
+        indexes: The missing indexes, with their tables.
+        statistics: Extended statistics without values in the copy.
+        expressions: Index, table and text of each indexed expression without statistics there.
+        guarded: Roles with the tables whose row security binds them.
+        locale: The locale of the database in words, if the copy has another; else empty.
 
     """
 
@@ -105,7 +105,7 @@ class Lacking:
     def reason(self, roles: Iterable[str], plans: Sequence[Node], *, is_reproduced: bool) -> str:
         """The reason why a query's plans cannot be judged; empty if they can.
 
-        With ``is_reproduced`` a copy without the statistics has had the server's own plan.
+        With ``is_reproduced`` the control, without the statistics too, had the server's own plan.
         """
         tables = set[str]().union(*map(tables_of, plans))
         for role in roles:
@@ -121,7 +121,7 @@ class Lacking:
         return "" if is_reproduced else self._unknown(tables, conditions)
 
     def _unknown(self, tables: Collection[str], conditions: str) -> str:
-        """The statistics that a planner would have looked at for these conditions."""
+        """The missing statistics that the planner would use for these conditions, as a reason."""
         for index, table, text in self.expressions:
             if table in tables and _bare(text) in _bare(conditions):
                 return (
@@ -142,45 +142,27 @@ def _bare(text: str) -> str:
 
 
 def lacking(source: Source, copy: EmptyCopy, roles: Collection[str]) -> Lacking:
-    """What the copy lacks; ``roles`` are those that run the queries."""
+    """What the copy lacks for the queries of ``roles``."""
     with copy.connect() as connection:
-        rows = connection.execute(_THERE).fetchall()
-        there = [(as_in_plans(connection, name), str(full)) for name, full in rows]
+        rows = connection.execute(_THERE)
+        there = {str(full): as_utf8(connection, name) for name, full in rows}
         valued = {str(name) for (name,) in connection.execute(_WITH_VALUES)}
         counted = {str(name) for (name,) in connection.execute(_WITH_STATISTICS)}
-    full_names = {full for _, full in there}
+    ask, read = source.connection.execute, partial(as_utf8, source.connection)
+    version = source.version
+    guarded = ask(_GUARDED, [list(roles)]).fetchall() if version >= _ROW_SECURITY else []
+    expressions = "s.stxexprs IS NOT NULL" if version >= _EXPRESSIONS else "false"
+    query = _EXTENDED.format(expressions=expressions).encode()
+    extended = ask(query).fetchall() if version >= _STATISTICS else []
     return Lacking(
-        relations={name for name, _ in there},
-        indexes=[
-            (index, as_in_plans(source.connection, table))
-            for index, table in source.index_tables.items()
-            if index not in full_names
+        relations=set(there.values()),
+        indexes=[(n, read(table)) for n, table in source.index_tables.items() if n not in there],
+        statistics=[
+            Extended(name, read(table), of_expressions, [read(column) for column in columns])
+            for name, table, of_expressions, columns in extended
+            if name not in valued
         ],
-        statistics=[found for found in _extended(source) if found.name not in valued],
-        expressions=[found for found in _expressions(source) if found[0] not in counted],
-        guarded=_guarded(source, roles),
+        expressions=[(n, read(t), read(e)) for n, t, e in ask(_INDEXED) if n not in counted],
+        guarded={(role, read(table)) for role, table in guarded},
         locale=copy.missing_locale,
     )
-
-
-def _guarded(source: Source, roles: Collection[str]) -> set[tuple[str, str]]:
-    if source.version < _ROW_SECURITY:
-        return set()
-    rows = source.connection.execute(_GUARDED, [list(roles)]).fetchall()
-    return {(str(role), as_in_plans(source.connection, table)) for role, table in rows}
-
-
-def _extended(source: Source) -> list[Extended]:
-    if source.version < _STATISTICS:
-        return []
-    expressions = "s.stxexprs IS NOT NULL" if source.version >= _EXPRESSIONS else "false"
-    query = _EXTENDED.format(expressions=expressions)
-    rows = source.connection.execute(query.encode()).fetchall()
-    read = partial(as_in_plans, source.connection)
-    return [Extended(str(n), read(t), bool(e), list(map(read, names))) for n, t, e, names in rows]
-
-
-def _expressions(source: Source) -> list[tuple[str, str, str]]:
-    rows = source.connection.execute(_INDEXED).fetchall()
-    read = partial(as_in_plans, source.connection)
-    return [(str(index), read(table), read(text)) for index, table, text in rows]

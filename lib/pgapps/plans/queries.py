@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -15,6 +15,7 @@ from pgservers.files import read_text
 from pgservers.foreign import as_postgres
 
 from ..workload.statements import Command, Lines
+from .sessions import as_utf8
 from .statements import first_word
 
 if TYPE_CHECKING:
@@ -29,24 +30,24 @@ _NAME = re.compile(r"^--\s*name:\s*(\S.*?)\s*$", re.MULTILINE)
 _SCHEMA = "schema.sql"
 """The tables of a workload; its queries are beside this file."""
 
-# They end a query as a semicolon does.
+# Commands that end a query as a semicolon does.
 _SENDS = re.compile(r"\\(?:(?:gset|aset|gx?)\b[^\n]*|;)")
 
-_PASSED = {"set", "if", "elif", "else", "endif", "sleep", "unset", "echo", "pset", "timing"} | {
-    f"{word}pipeline" for word in ("start", "sync", "end")
+_PASSED = {
+    *("set", "if", "elif", "else", "endif", "sleep", "unset", "echo", "pset", "timing"),
+    *("startpipeline", "syncpipeline", "endpipeline"),
 }
 """Commands of psql and pgbench that change no plan."""
 
 _TRANSACTION = {"ABORT", "BEGIN", "COMMIT", "END", "RELEASE", "ROLLBACK", "SAVEPOINT", "START"}
 
-# Strings, quoted names and comments are passed over; what is left has :name and :'name' as pgbench
-# and psql do.
+# :name and :'name' as in pgbench and psql; strings, quoted names and comments are passed over.
 _VARIABLE = re.compile(
     r"'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/|(?<![:\w\]]):(['\"]?)([A-Za-z_]\w*)\1",
     re.DOTALL,
 )
 
-# Comments and parentheses may stand before the first word.
+# A statement that can be planned; comments and parentheses may stand before its first word.
 _EXPLAINED = (
     r"^(\s|\(|--[^\n]*\n|/\*([^*]|\*+[^*/])*\*+/)*"
     r"((SELECT|INSERT|UPDATE|DELETE|MERGE|WITH|VALUES|TABLE|DECLARE\s.*\mCURSOR)\M"
@@ -56,10 +57,7 @@ _EXPLAINED = (
 )
 
 _QUERYID, _EXEC_TIME = 90400, 130000
-"""The versions from which on pg_stat_statements has these columns."""
-
-_LONGEST = 1_000_000
-"""The longest query taken from pg_stat_statements (characters)."""
+"""The first versions whose pg_stat_statements has these columns."""
 
 _VIEW = """
     SELECT n.nspname
@@ -68,11 +66,9 @@ _VIEW = """
       AND EXISTS (SELECT 1 FROM pg_catalog.pg_settings WHERE name = 'pg_stat_statements.max')
 """
 
-_MOST = 5000
-"""The number of queries read, the most expensive first: the default of pg_stat_statements.max."""
-
-# What is left out is counted by its cause, in as many rows as there are causes; those come first.
-# What our own role ran is not, as the count would be another each time that we ask.
+# The first rows count what is left out, a row for each cause.  The queries follow, the most
+# expensive first, at most as many as the default of pg_stat_statements.max.  What our role ran is
+# counted apart, as this number grows each time that we ask.
 _TOP = """
     WITH statement AS (
         SELECT s.dbid, r.rolname::pg_catalog.text AS role, {queryid} AS queryid, s.query,
@@ -86,10 +82,11 @@ _TOP = """
             ) THEN 'of other databases'
             WHEN (role = ANY ({roles})) IS NOT TRUE AND {roles} <> '{{}}'
               OR role = ANY ({not_roles}) THEN 'of other roles'
-            WHEN query = '<insufficient privilege>' THEN {hidden}
+            WHEN query = '<insufficient privilege>'
+                THEN 'hidden from this role (GRANT pg_read_all_stats shows them)'
             WHEN query ~* {explained} IS NOT TRUE
                 THEN 'of other commands than SELECT, INSERT, UPDATE, DELETE and MERGE'
-            WHEN pg_catalog.length(query) > {longest} THEN 'longer than a million characters'
+            WHEN pg_catalog.length(query) > 1000000 THEN 'longer than a million characters'
             WHEN calls < {calls} THEN 'with fewer calls'
             WHEN time_ms < {least_ms} THEN 'with less time'
             END AS cause
@@ -103,10 +100,8 @@ _TOP = """
         UNION ALL SELECT NULL, NULL, NULL WHERE cause IS NOT NULL
     ) AS named (role, queryid, query)
     GROUP BY 1, 3, 4, 5
-    ORDER BY pg_catalog.bool_and(cause IS NULL), pg_catalog.sum(time_ms) DESC, 4, 3 LIMIT {most}
+    ORDER BY pg_catalog.bool_and(cause IS NULL), pg_catalog.sum(time_ms) DESC, 4, 3 LIMIT 5000
 """
-
-_HIDDEN = "hidden from this role (GRANT pg_read_all_stats shows them)"
 
 _OURS = "of the role that asks"
 
@@ -115,14 +110,8 @@ _OURS = "of the role that asks"
 class Query:
     """One statement; its parameters are $1, $2 and so on.
 
-    Bytes that are not UTF-8, of a database without an encoding, are those of ``surrogateescape``.
-
-    Attributes:
-        name: By which it is told.
-        text: The statement.
-        role: That ran it, by pg_stat_statements; none where it is that of the address.
-        queryid: By which pg_stat_statements knows it.
-
+    Bytes of ``text`` that are not UTF-8 are decoded by ``surrogateescape``.  ``role`` is the role
+    that runs it, None for the role in the address; ``queryid`` is that of pg_stat_statements.
     """
 
     name: str
@@ -132,47 +121,24 @@ class Query:
 
     @property
     def title(self) -> str:
-        """The name, with the role and the number that pg_stat_statements has."""
+        """The name, with role and queryid if they are known."""
         known = [f"role {self.role}"] if self.role else []
         known += [f"queryid {self.queryid}"] if self.queryid is not None else []
         return f"{self.name} ({', '.join(known)})" if known else self.name
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Which of a server's own queries are wanted.
-
-    Attributes:
-        roles: Those that ran them; all if there is none.
-        not_roles: Those whose queries are not wanted.
-        calls: The least number of calls.
-        time_ms: The least time of all calls together (ms).
-
-    """
-
-    roles: Sequence[str] = ()
-    not_roles: Sequence[str] = ()
-    calls: int = 0
-    time_ms: float = 0
-
-
 def queries_in(directory: Path) -> list[Query]:
     """The queries of the files ``*.sql`` but ``schema.sql``, by file or by line ``-- name: ...``.
 
-    A variable (``:name``, ``:'name'``) becomes a parameter, and what begins and ends transactions
-    is passed over.  Raises StudyError where there is no such file, and for one that cannot be read,
-    has a name in a variable, or a command that is not passed over.
+    A variable (``:name``, ``:'name'``) becomes a parameter; BEGIN, COMMIT and the like are ignored.
+    Raises StudyError if there is no query, and for a file that cannot be read, or that has a
+    variable for a name or a command that changes plans.
     """
     try:
-        files = sorted(
-            p
-            for p in directory.iterdir()
-            if p.suffix == ".sql" and p.name != _SCHEMA and not p.is_dir()
-        )
+        files = sorted(p for p in directory.iterdir() if p.suffix == ".sql" and not p.is_dir())
     except OSError as error:
         raise StudyError(f"{directory} cannot be read: {error.strerror}.") from None
-    texts = {file: read_text(file, "a file of queries") for file in files}
-    found = [query for file, text in texts.items() for query in _queries_of(file, text)]
+    found = [query for file in files if file.name != _SCHEMA for query in _queries_of(file)]
     if not found:
         raise StudyError(
             f"{directory} has no file *.sql with a query in it ({_SCHEMA} is not read): name "
@@ -181,8 +147,8 @@ def queries_in(directory: Path) -> list[Query]:
     return found
 
 
-def _queries_of(file: Path, text: str) -> Iterator[Query]:
-    before, *named = _NAME.split(text)
+def _queries_of(file: Path) -> Iterator[Query]:
+    before, *named = _NAME.split(read_text(file, "a file of queries"))
     for name, part in [(file.stem, before), *zip(named[::2], named[1::2], strict=True)]:
         for number, query in enumerate(_statements(file, part), start=1):
             yield Query(name if number == 1 else f"{name} {number}", query)
@@ -220,12 +186,17 @@ def _numbered(file: Path, text: str) -> str:
 
 @as_postgres("The server")
 def top_queries(
-    connection: psycopg.Connection[TupleRow], choice: Choice
+    connection: psycopg.Connection[TupleRow],
+    *,
+    roles: Sequence[str] = (),
+    not_roles: Sequence[str] = (),
+    min_calls: int = 0,
+    min_time_ms: float = 0,
 ) -> tuple[list[Query], Counter[str]]:
-    """The queries of this database that took most time, by ``pg_stat_statements``, and the others.
+    """The queries of this database that took most time, and the number of others by reason.
 
-    The others are counted by the reason why they are left out.  Raises StudyError where that
-    extension is not installed, or has no such query.
+    Without ``roles`` they are those of every role but ``not_roles``.  Raises StudyError if
+    pg_stat_statements is not installed, or has no such query.
     """
     version = connection.info.server_version
     try:
@@ -241,15 +212,12 @@ def top_queries(
                 view=sql.Identifier(row[0], "pg_stat_statements"),
                 queryid=sql.SQL("s.queryid" if version >= _QUERYID else "NULL::pg_catalog.int8"),
                 time=sql.Identifier("total_exec_time" if version >= _EXEC_TIME else "total_time"),
-                roles=list(choice.roles),
-                not_roles=list(choice.not_roles),
-                hidden=_HIDDEN,
+                roles=list(roles),
+                not_roles=list(not_roles),
                 ours=_OURS,
                 explained=_EXPLAINED,
-                longest=_LONGEST,
-                calls=choice.calls,
-                least_ms=choice.time_ms,
-                most=_MOST,
+                calls=min_calls,
+                least_ms=min_time_ms,
             )
         ).fetchall()
     except psycopg.Error as error:
@@ -261,28 +229,24 @@ def top_queries(
         ) from None
     left_out = Counter({str(cause): int(count) for cause, count, *_ in rows if cause is not None})
     found = [
-        Query("", str(text), role, number) for cause, _, role, number, text in rows if not cause
+        Query("", as_utf8(connection, text, "surrogateescape"), role, number)
+        for cause, _, role, number, text in rows
+        if not cause
     ]
-    # EXPLAIN can be counted as a call by our role of what another role has run.
-    others = {query.queryid for query in found if query.role != connection.info.user} - {None}
-    ours = [q for q in found if q.role == connection.info.user and q.queryid in others]
     del left_out[_OURS]
-    queries = [query for query in found if query not in ours]
+    # EXPLAIN can be counted as a call by our role of what another role has run.
+    user = connection.info.user
+    others = {query.queryid for query in found if query.role != user} - {None}
+    queries = [q for q in found if q.role != user or q.queryid not in others]
     if not queries:
         why = told_left_out(left_out)
         raise StudyError(
             f"pg_stat_statements has no such query of this database{f' ({why})' if why else ''}: "
             f"ask for others, or use --queries."
         )
-    # The session's encoding is LATIN1 where the bytes have none.
-    if connection.info.encoding == "iso8859-1":
-        queries = [
-            replace(q, text=q.text.encode("latin1").decode("utf-8", "surrogateescape"))
-            for q in queries
-        ]
     return queries, left_out
 
 
 def told_left_out(left_out: Mapping[str, int]) -> str:
-    """How many statements were left out, by the reason."""
+    """The numbers of statements that were left out, with the reasons."""
     return ", ".join(f"{count} {cause}" for cause, count in left_out.items() if count)

@@ -3,59 +3,40 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pgservers.files import write_file
 from pgservers.shown import environment
 
-from .explain import parting
-from .text import confidence, headline, left_out, tree
+from .text import confidence, heading, headline, left_out, tree
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from .foresee import Foreseen, Foresight
 
 
 def write_report(found: Foresight, target: Path) -> Path:
     """Write the report to ``target``, whole or not at all, and return its path."""
-    changed = [query for query in found.queries if query.verdict == "another plan"]
     template = environment(Path(__file__).parent).get_template("plans.html")
     page = template.render(
+        found=found,
         headline=headline(found),
-        before=found.before,
-        after=found.after,
         confidence=confidence(found),
         notes=[*left_out(found), *found.notes],
-        changed=[_changed(query) for query in changed],
-        every=[
-            {
-                "name": q.query.title,
-                "verdict": q.verdict,
-                "reason": q.reason,
-                "text": q.query.text,
-            }
-            for q in found.queries
-        ],
+        heading=heading,
+        sides=_sides,
     )
     write_file(target, page.encode("utf-8", "replace"))
     return target
 
 
-def _changed(query: Foreseen) -> dict[str, Any]:
-    before, after = query.before or {}, query.after or {}
-    was, becomes = parting(before, after)
-    sides = {"before": list(tree(before)), "after": list(tree(after))}
-    nodes = {name: {_node(line) for line in lines} for name, lines in sides.items()}
-    other = {"before": "after", "after": "before"}
-    return {
-        "name": query.query.title,
-        "text": query.query.text,
-        "was": was,
-        "becomes": f"{becomes}{', on the edge' * query.is_on_edge}",
-        "plans": [
-            (name, [(line, _node(line) not in nodes[other[name]]) for line in lines])
-            for name, lines in sides.items()
-        ],
-    }
+def _sides(query: Foreseen) -> Iterator[tuple[str, list[tuple[str, bool]]]]:
+    """The lines of both plans, and whether the other plan lacks the line."""
+    before, after = list(tree(query.before or {})), list(tree(query.after or {}))
+    for name, lines, others in (("before", before, after), ("after", after, before)):
+        nodes = set(map(_node, others))
+        yield name, [(line, _node(line) not in nodes) for line in lines]
 
 
 def _node(line: str) -> str:

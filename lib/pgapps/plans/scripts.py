@@ -1,8 +1,7 @@
 """Scripts for pgbench from a server's own queries, with values that are typical of their columns.
 
-The values that the queries were called with are not known to the server; those of the columns that
-they are compared with are, by its statistics.  Nothing is planned or executed there for it: what
-is compared with what is read from the queries' texts.
+A server does not know the values of the calls, but it has statistics of the columns.  Which column
+a parameter is compared with is read from the query's text; no query is planned or executed there.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from ..workload.writing import (
     unquoted,
     write_files,
 )
-from .queries import Choice, told_left_out, top_queries
-from .source import opened
+from .queries import told_left_out, top_queries
+from .source import opened, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -77,90 +76,70 @@ _ALIAS = re.compile(rf"(?<![\w\"])(?=({IDENTIFIER})\s+(?:AS\s+)?({IDENTIFIER}))"
 
 _PARAMETER = re.compile(r"\$(\d+)")
 
-_OF_ARRAY = r"(?:\s*(\[)[^\[\]]*\])?"
+_CAST = r"(?:::[\w ]+(?:\[\])?)?"
 
 _SIDE = (
-    rf"(?:(?P<of>lower|upper)\s*\(\s*)?(?:({IDENTIFIER})\.)?({IDENTIFIER}){_OF_ARRAY}(?(of)\s*\))"
-    r"(?:::[\w ]+(?:\[\])?)?"
+    rf"(?:(?P<function>lower|upper)\s*\(\s*)?(?:(?P<table>{IDENTIFIER})\.)?(?P<name>{IDENTIFIER})"
+    rf"(?:\s*(?P<part>\[)[^\[\]]*\])?(?(function)\s*\)){_CAST}"
 )
 
-_OPERATOR = r"\s*(=|<>|!=|<@|<=?|>=?|@>|&&|\|\||(?:NOT\s+)?I?LIKE\b|!?~~?\*?)\s*"
+_OPERATOR = r"\s*(?:=|<>|!=|<@|<=?|>=?|@>|&&|\|\||(?:NOT\s+)?I?LIKE\b|!?~~?\*?)\s*"
 
-_MANY = r"((?:ANY|ALL|SOME)\s*\(\s*)"
+_ANY = r"(?:ANY|ALL|SOME)\s*\(\s*"
 
-_COMPARED = re.compile(
-    rf"{_SIDE}{_OPERATOR}{_MANY}?(?:\$(\d+)|\(\s*\$(\d+))",
-    re.IGNORECASE,
+_IN = r"\s+(?:NOT\s+)?IN\s*\("
+
+_ARRAY_FUNCTION = r"(?:append|remove|positions?)"
+
+_BETWEEN = rf"{_SIDE}\s+(?:NOT\s+)?BETWEEN\s+(?P<numbers>\$\d+\s+AND\s+\$\d+)"
+
+_BESIDE = (
+    (rf"{_SIDE}(?P<operator>{_OPERATOR})(?P<many>{_ANY})?(?P<numbers>(?:\(\s*)?\$\d+)", ""),
+    (rf"{_SIDE}{_OPERATOR}{_ANY}\(?\s*ARRAY\s*\[(?P<numbers>[^\[\]]*)\]", ""),
+    (rf"{_SIDE}{_OPERATOR}\(?\s*ARRAY\s*\[(?P<numbers>[^\[\]]*)\]", "element"),
+    (rf"(?P<numbers>\$\d+){_CAST}\s*(?:=|<>|!=|<=?|>=?)\s*{_ANY}{_SIDE}\s*\)", "element"),
+    (rf"(?P<numbers>\$\d+){_CAST}\s*(?:<@|&&)\s*{_SIDE}", "some"),
+    (rf"\barray_{_ARRAY_FUNCTION}\s*\(\s*{_SIDE}\s*,\s*(?P<numbers>\$\d+)", "element"),
+    (rf"{_SIDE}{_IN}\s*(?P<many>SELECT\s+unnest)\s*\(\s*(?P<numbers>\$\d+)", ""),
+    (_BETWEEN, ""),
+    (rf"{_SIDE}{_IN}(?P<numbers>[^()]*)\)", ""),
 )
+"""Parameters beside a column, and their ``_Use.of_array`` unless the text says it."""
 
-# ARRAY[$1, $2]
-_LISTED = re.compile(rf"{_SIDE}{_OPERATOR}{_MANY}?\(?\s*ARRAY\s*\[([^\[\]]*)\]", re.IGNORECASE)
-
-# $1 = ANY (column)
-_AMONG = re.compile(
-    rf"\$(\d+)(?:::[\w ]+)?\s*(?:=|<>|!=|<=?|>=?)\s*(?:ANY|ALL|SOME)\s*\(\s*{_SIDE}\s*\)",
-    re.IGNORECASE,
-)
-
-_WITHIN = re.compile(
-    rf"\$(\d+)(?:::[\w ]+(?:\[\])?)?\s*(?:<@|&&)\s*{_SIDE}",
-    re.IGNORECASE,
-)
-
-_ELEMENT = re.compile(
-    rf"\barray_(?:append|remove|positions?)\s*\(\s*{_SIDE}\s*,\s*\$(\d+)", re.IGNORECASE
-)
-
-_UNNESTED = re.compile(
-    rf"{_SIDE}\s+(?:NOT\s+)?IN\s*\(\s*SELECT\s+unnest\s*\(\s*\$(\d+)", re.IGNORECASE
-)
-
-_BETWEEN = re.compile(rf"{_SIDE}\s+(?:NOT\s+)?BETWEEN\s+\$(\d+)\s+AND\s+\$(\d+)", re.IGNORECASE)
-
-_IN = re.compile(rf"{_SIDE}\s+(?:NOT\s+)?IN\s*\(\s*([^()]*)\)", re.IGNORECASE)
+# ``_Use.of_array`` of a parameter beside these operators.
+_OF_ARRAY = {"@>": "some", "&&": "some", "||": "some", "<@": "all"}
 
 _INSERT = re.compile(
-    rf"INSERT\s+INTO\s+((?:{IDENTIFIER}\.)?{IDENTIFIER})(?:\s+AS\s+{IDENTIFIER})?\s*"
-    r"\(([^()]*)\)\s*(?:OVERRIDING\s+\w+\s+VALUE\s*)?VALUES\s*((?:\([^()]*\)[\s,]*)+)",
+    rf"INSERT\s+INTO\s+(?:{IDENTIFIER}\.)?({IDENTIFIER})(?:\s+AS\s+{IDENTIFIER})?\s*"
+    r"\(([^()]*)\)\s*(?:OVERRIDING\s+\w+\s+VALUE\s*)?"
+    r"(?:VALUES\s*((?:\([^()]*\)[\s,]*)+)|SELECT\s+\*\s+FROM\s+unnest\s*(\([^()]*\)))",
     re.IGNORECASE,
 )
 
-_INSERT_UNNESTED = re.compile(
-    rf"INSERT\s+INTO\s+((?:{IDENTIFIER}\.)?{IDENTIFIER})\s*\(([^()]*)\)\s*"
-    r"SELECT\s+\*\s+FROM\s+unnest\s*\(([^()]*)\)",
-    re.IGNORECASE,
-)
-
-_CAST = r"(?:::[\w ]+(?:\[\])?)?"
+_TUPLE = re.compile(r"\(([^()]*)\)")
 
 _ONE = re.compile(rf"\s*\$(\d+){_CAST}\s*")
 
 _OF_ONE = re.compile(rf"\s*ARRAY\s*\[\s*\$(\d+){_CAST}\s*\]{_CAST}\s*", re.IGNORECASE)
 
-_TUPLE = re.compile(r"\(([^()]*)\)")
-
-# Where no column says anything, and one value is as good as another, or nearly.
+# Parameters beside no column, and values that are as good as any other, or nearly.
 _GUESSED = (
-    (re.compile(r"\bLIMIT\s+\$(\d+)", re.IGNORECASE), "10"),
-    (re.compile(r"\bFETCH\s+(?:FIRST|NEXT)\s+\$(\d+)", re.IGNORECASE), "10"),
-    (re.compile(r"\bOFFSET\s+\$(\d+)", re.IGNORECASE), "0"),
-    (re.compile(r"\bdate_trunc\s*\(\s*\$(\d+)", re.IGNORECASE), "'day'"),
-    (re.compile(r"\binterval\s+\$(\d+)", re.IGNORECASE), "'1 day'"),
-    (re.compile(r"\bcount\s*\(\s*\$(\d+)\s*\)", re.IGNORECASE), "1"),
-    (re.compile(r"\bSELECT\s+\$(\d+)\s+(?:AS\b|FROM\b)", re.IGNORECASE), "1"),
-    (re.compile(r"[\w\")]\s*[-+]\s*\$(\d+)"), "1"),
-    (re.compile(r"(?<!ARRAY)\[\s*\$(\d+)\s*\]", re.IGNORECASE), "1"),
+    (r"\bLIMIT\s+\$(\d+)", "10"),
+    (r"\bFETCH\s+(?:FIRST|NEXT)\s+\$(\d+)", "10"),
+    (r"\bOFFSET\s+\$(\d+)", "0"),
+    (r"\bdate_trunc\s*\(\s*\$(\d+)", "'day'"),
+    (r"\binterval\s+\$(\d+)", "'1 day'"),
+    (r"\bcount\s*\(\s*\$(\d+)\s*\)", "1"),
+    (r"\bSELECT\s+\$(\d+)\s+(?:AS\b|FROM\b)", "1"),
+    (r"[\w\")]\s*[-+]\s*\$(\d+)", "1"),
+    (r"(?<!ARRAY)\[\s*\$(\d+)\s*\]", "1"),
+    (r"(?<![\w.])\$(\d+)\s*=\s*\$\d", "1"),  # WHERE 1 = 1
+    (r"(?<![\w.])\$\d+\s*=\s*\$(\d+)", "1"),
 )
-
-# What an operator takes of an array beside it.
-_SOME = {"@>": "some", "&&": "some", "||": "some", "<@": "all"}
-
-# WHERE 1 = 1
-_TRUE = re.compile(r"(?<![\w.])\$(\d+)\s*=\s*\$(\d+)")
 
 
 class Column(NamedTuple):
-    """A column with the statistics of its values."""
+    """A column with the statistics of its values in ``pg_stats``."""
 
     schema: str
     table: str
@@ -185,21 +164,27 @@ class Column(NamedTuple):
 
 
 class _Use(NamedTuple):
-    """How a parameter is used with its column.
+    """A parameter beside a column.
 
     Attributes:
-        function: That the column stands in.
-        is_many: Whether it is an array of the column's values.
-        is_new: Whether it is that of a new row.
-        of_array: What it is of a column of arrays: "all", an "element", or an array of "some"; of
-            other columns only where it is empty.
+        number: The number of the parameter.
+        table: The column's table or its alias; empty if the query does not say it.
+        name: The name of the column.
+        function: The function that the column is an argument of, or empty.
+        of_array: What the parameter is of a column of arrays: an "element", an array of "some"
+            elements, or "all" of an array; empty if the column may be of another type.
+        is_many: Whether the parameter is an array of the column's values.
+        is_new: Whether the parameter is a value of a new row.
 
     """
 
+    number: str
+    table: str
+    name: str
     function: str = ""
+    of_array: str = ""
     is_many: bool = False
     is_new: bool = False
-    of_array: str = ""
 
     @property
     def is_of_elements(self) -> bool:
@@ -220,18 +205,18 @@ def write_scripts(
 ) -> list[str]:
     """Write a script for each of a server's most expensive queries into a new directory.
 
-    Returns what there is to say, in sentences: what was written, what was not and why, and what the
-    values are.  Raises as ``opened`` and ``top_queries`` do, and StudyError where the directory is
-    there, or no script can be made.
+    Returns sentences: what was written, what was not and why, and where the values come from.
+    Raises as ``opened`` and ``top_queries`` do, and StudyError if the directory exists or no script
+    can be made.
     """
     require_new(directory)
     with opened(dsn) as source:
         show("reading the server's queries")
-        queries, left_out = top_queries(source.connection, Choice(roles))
+        queries, left_out = top_queries(source.connection, roles=roles)
         queries = [query for query in queries if tables_named(query.text)][:top]
         show("reading what is known of their columns")
         columns = _columns(source, queries)
-        paths = list(dict.fromkeys(source.session(query.role).search_path for query in queries))
+        paths = [source.session(query.role).search_path for query in queries]
         name = printable(source.name)
     scripts: dict[str, str] = {}
     not_written: list[str] = []
@@ -241,17 +226,16 @@ def write_scripts(
         except UnknownError as reason:
             not_written.append(f"{short(query.text)}: {reason}")
         else:
-            known = "".join(f"-- {line}\n" for line in _head(query, number, name))
-            scripts[f"{number:02}-{title_of(query.text)}.sql"] = known + script
+            head = _head(query, number, name)
+            scripts[f"{number:02}-{title_of(query.text)}.sql"] = head + script
     if not scripts:
         none = f"No script can be made of the queries of {name}:"
         raise StudyError("\n  ".join([none, *not_written]))
     write_files(
         directory, scripts | _settings(paths, columns) | {"README": _README.format(name=name)}
     )
-    written = f"{directory} has {len(scripts)} of the {len(queries)} queries"
-    most = f"{written} that took most time on {name}."
-    return [most, *_told(directory, not_written, left_out)]
+    written = f"{len(scripts)} of the {len(queries)} queries that took most time on {name}"
+    return [f"{directory} has {written}.", *_told(directory, not_written, left_out)]
 
 
 def _columns(source: Source, queries: Sequence[Query]) -> dict[str, list[Column]]:
@@ -260,15 +244,14 @@ def _columns(source: Source, queries: Sequence[Query]) -> dict[str, list[Column]
     with within(source.connection, _LONGEST_S, "Reading the statistics"):
         rows = source.connection.execute(_COLUMNS, [sorted(words)]).fetchall()
     found = defaultdict(list)
-    for schema, table, name, kind, distinct, *known in rows:
-        found[str(table)].append(
-            Column(str(schema), str(table), str(name), str(kind), float(distinct), *known)
-        )
+    for row in rows:
+        column = Column(*row)
+        found[column.table].append(column)
     return dict(found)
 
 
 def script_of(query: Query, columns: Mapping[str, Sequence[Column]]) -> str:
-    """The script of a query; raises UnknownError where none can be made."""
+    """The script of a query; raises UnknownError if none can be made."""
     text = _COMMENT.sub(" ", query.text).strip().rstrip("; \n")
     if not VERB.match(text):
         raise UnknownError("it is no SELECT, INSERT, UPDATE, DELETE or MERGE")
@@ -277,10 +260,11 @@ def script_of(query: Query, columns: Mapping[str, Sequence[Column]]) -> str:
     if not re.sub(r"\s", "", text).isprintable():
         raise UnknownError("it has characters that cannot be printed")
     values = _values(text, columns)
-    for number in _PARAMETER.findall(text):
+    numbers = dict.fromkeys(_PARAMETER.findall(text))
+    for number in numbers:
         if number not in values:
             raise UnknownError(f"the values of ${number} cannot be determined")
-    in_order = [values[n] for n in sorted(values, key=int) if n in _PARAMETER.findall(text)]
+    in_order = [values[number] for number in sorted(numbers, key=int)]
     remarks = "".join(f"-- {printable(value.remark)}\n" for value in in_order)
     commands = "".join(value.commands for value in in_order)
     filled = _PARAMETER.sub(lambda found: values[found[1]].expression, text)
@@ -291,76 +275,55 @@ def _values(text: str, columns: Mapping[str, Sequence[Column]]) -> dict[str, _Va
     """The replacements of parameters, by number."""
     found: dict[str, _Value] = {}
     of_aliases = _aliases(text, columns)
-    for number, (qualifier, name, subscript), use in _uses(text):
-        tables = [of_aliases[unquoted(qualifier)]] if unquoted(qualifier) in of_aliases else []
-        named = tables or ([] if qualifier else list(dict.fromkeys(of_aliases.values())))
-        of_name = (c for table in named for c in columns[table] if c.name == unquoted(name))
-        needs_arrays = bool(subscript or use.of_array)
-        column = next((c for c in of_name if c.is_of_arrays or not needs_arrays), None)
-        if column is not None and number not in found:
-            found[number] = _drawn(number, column, use)
-    for *_, low, high in _BETWEEN.findall(text):
+    for use in _uses(text):
+        aliases = [unquoted(use.table)] if use.table else list(of_aliases)
+        tables = dict.fromkeys(of_aliases[alias] for alias in aliases if alias in of_aliases)
+        of_name = (c for table in tables for c in columns[table] if c.name == unquoted(use.name))
+        column = next((c for c in of_name if c.is_of_arrays or not use.of_array), None)
+        if column is not None and use.number not in found:
+            found[use.number] = _drawn(column, use)
+    for between in re.finditer(_BETWEEN, text, re.IGNORECASE):
+        low, high = _PARAMETER.findall(between["numbers"])
         if low in found and high in found:
             # Both in order, else most ranges would be empty.
             first, second = found[low].expression, found[high].expression
             found[low] = found[low]._replace(expression=f"LEAST({first}, {second})")
             found[high] = found[high]._replace(expression=f"GREATEST({first}, {second})")
     for pattern, guess in _GUESSED:
-        for number in pattern.findall(text):
+        for number in re.findall(pattern, text, re.IGNORECASE):
             found.setdefault(number, _Value(guess, "", f"${number}: {guess}, a guess"))
-    for number in (each for pair in _TRUE.findall(text) for each in pair):
-        found.setdefault(number, _Value("1", "", f"${number}: 1, a guess"))
     return found
 
 
-def _uses(text: str) -> Iterator[tuple[str, Sequence[str], _Use]]:
-    """Parameters, the columns that they stand beside, and how; the first of each counts.
-
-    A column is its qualifier, its name, and what is not empty where an element of it is meant.
-    """
+def _uses(text: str) -> Iterator[_Use]:
+    """The uses of parameters; the first of each parameter counts."""
     yield from _inserted(text)
-    for function, *of, operator, many, one, other in _COMPARED.findall(text):
-        part = _SOME.get(operator) or _part(of)
-        yield one or other, of, _Use(function, is_many=bool(many), of_array=part)
-    for function, *of, _, many, inside in _LISTED.findall(text):
-        for number in _PARAMETER.findall(inside):
-            yield number, of, _Use(function, of_array="" if many else "element")
-    for number, function, *of in _AMONG.findall(text):
-        yield number, of, _Use(function, of_array="element")
-    for number, function, *of in _WITHIN.findall(text):
-        yield number, of, _Use(function, of_array="some")
-    for function, *of, number in _ELEMENT.findall(text):
-        yield number, of, _Use(function, of_array="element")
-    for function, *of, number in _UNNESTED.findall(text):
-        yield number, of, _Use(function, is_many=True)
-    for function, *of, low, high in _BETWEEN.findall(text):
-        yield low, of, _Use(function, of_array=_part(of))
-        yield high, of, _Use(function, of_array=_part(of))
-    for function, *of, inside in _IN.findall(text):
-        for number in _PARAMETER.findall(inside):
-            yield number, of, _Use(function, of_array=_part(of))
+    for pattern, fixed in _BESIDE:
+        for found in re.finditer(pattern, text, re.IGNORECASE):
+            has = found.groupdict("")
+            operator, part = has.get("operator", "").strip(), "element" if has["part"] else ""
+            of_array = fixed or _OF_ARRAY.get(operator, part)
+            for number in _PARAMETER.findall(has["numbers"]):
+                yield _Use(
+                    number,
+                    has["table"],
+                    has["name"],
+                    has["function"],
+                    of_array,
+                    is_many=bool(has.get("many")),
+                )
 
 
-def _inserted(text: str) -> Iterator[tuple[str, Sequence[str], _Use]]:
-    """The same for the rows of an INSERT."""
-    for table, names, rows in _INSERT.findall(text):
-        for row in _TUPLE.findall(rows):
+def _inserted(text: str) -> Iterator[_Use]:
+    """The uses of parameters in the rows of an INSERT, of VALUES or of unnested arrays."""
+    for table, names, rows, arrays in _INSERT.findall(text):
+        for row in _TUPLE.findall(rows or arrays):
             for value, name in zip(row.split(","), names.split(","), strict=False):
-                of = (_WORD.findall(table)[-1], name.strip(), "")
-                if number := _ONE.fullmatch(value):
-                    yield number[1], of, _Use(is_new=True)
-                elif number := _OF_ONE.fullmatch(value):
-                    yield number[1], of, _Use(is_new=True, of_array="element")
-    for table, names, arrays in _INSERT_UNNESTED.findall(text):
-        for value, name in zip(arrays.split(","), names.split(","), strict=False):
-            if number := _ONE.fullmatch(value):
-                of = (_WORD.findall(table)[-1], name.strip(), "")
-                yield number[1], of, _Use(is_many=True, is_new=True)
-
-
-def _part(of: Sequence[str]) -> str:
-    """What is compared: an element if the column has a subscript, else the column."""
-    return "element" if of[-1] else ""
+                use = _Use("", table, name.strip(), is_many=bool(arrays), is_new=True)
+                if one := _ONE.fullmatch(value):
+                    yield use._replace(number=one[1])
+                elif one := _OF_ONE.fullmatch(value):
+                    yield use._replace(number=one[1], of_array="element")
 
 
 def _aliases(text: str, columns: Mapping[str, Sequence[Column]]) -> dict[str, str]:
@@ -372,56 +335,55 @@ def _aliases(text: str, columns: Mapping[str, Sequence[Column]]) -> dict[str, st
     return found
 
 
-def _drawn(number: str, column: Column, use: _Use) -> _Value:
-    """A value drawn for each transaction; raises UnknownError where the column's are unknown."""
+def _drawn(column: Column, use: _Use) -> _Value:
+    """A value drawn for each transaction; raises UnknownError if the column's are unknown."""
     if UNSAFE.search(column.type) or not column.type.isprintable():
         raise UnknownError(f"the type of {column.title} cannot be written in a script")
     if column.is_of_arrays and use.is_many and not use.is_of_elements:
         raise UnknownError(f"{column.title} is an array, and the parameter an array of such")
-    name, bounds = f"p{number}", column.bounds
+    bounds = column.bounds
     are_numbers = column.type in _LARGEST and all(map(_INTEGER.fullmatch, bounds))
     if are_numbers and bounds and (use.is_new or not column.common):
         low, high = int(bounds[0]), int(bounds[-1])
         if use.is_new and column.distinct == -1:  # a key, of which each value is there once
             low, high = high + 1, min(_LARGEST[column.type], high + _NEW_KEYS)
-        commands = f"\\set {name} random({low}, {max(low, high)})\n"
-        expression = f":{name}"
-        remark = f"{column.title}, between {low} and {max(low, high)}"
+        high = max(low, high)
+        expression, remark = f":p{use.number}", f"{column.title}, between {low} and {high}"
     else:
-        commands, expression, remark = _listed(name, column, use)
+        values, expression, remark = _listed(column, use)
+        low, high = 1, len(values)
     if use.function:
         expression = f"{use.function}({expression})"
     if use.is_many or use.of_array == "some":
         kind = column.type.removesuffix("[]")
         expression, remark = f"ARRAY[{expression}]::{kind}[]", f"an array of one: {remark}"
-    return _Value(expression, commands, f"${number}: {remark}")
+    commands = f"\\set p{use.number} random({low}, {high})\n"
+    return _Value(expression, commands, f"${use.number}: {remark}")
 
 
-def _listed(name: str, column: Column, use: _Use) -> tuple[str, str, str]:
-    """A command of pgbench, the expression and a remark for one of a list of values."""
-    if use.is_of_elements and column.elements:
+def _listed(column: Column, use: _Use) -> tuple[list[str], str, str]:
+    """Values of the column's statistics, the expression for one of them, and a remark."""
+    has_elements = use.is_of_elements and bool(column.elements)
+    if has_elements:
         of_all = sum(column.element_frequencies[: len(column.elements)]) or 1
         parts = [part / of_all for part in column.element_frequencies]
-        values, kind = typical(column.elements, parts, ()), column.type.removesuffix("[]")
+        values = typical(column.elements, parts, ())
     else:
-        values, kind = typical(column.common, column.frequencies, column.bounds), column.type
+        values = typical(column.common, column.frequencies, column.bounds)
     if not values:
         raise UnknownError(f"there are no statistics of {column.title} that the role may read")
-    number = f"{len(values)} values of its statistics"
-    commands = f"\\set {name} random(1, {len(values)})\n"
     literals = ", ".join(map(literal, values))
-    if not column.is_of_arrays:
-        remark = f"{column.title}, one of {number}"
-        return commands, f"(ARRAY[{literals}]::{kind}[])[:{name}]", remark
-    if use.is_of_elements and column.elements:
-        remark = f"an element of {column.title}, one of {number}"
-        return commands, f"(ARRAY[{literals}]::{kind}[])[:{name}]", remark
+    remark = f"one of {len(values)} values of its statistics"
+    if has_elements or not column.is_of_arrays:
+        kind = column.type.removesuffix("[]")
+        expression = f"(ARRAY[{literals}]::{kind}[])[:p{use.number}]"
+        of = "an element of " if has_elements else ""
+        return values, expression, f"{of}{column.title}, {remark}"
     # Arrays of one length would become one array of more dimensions.
-    expression = f"(ARRAY[{literals}]::text[])[:{name}]::{kind}"
+    expression = f"(ARRAY[{literals}]::text[])[:p{use.number}]::{column.type}"
     if use.is_of_elements:
-        remark = f"the first element of {column.title}, of one of {number}"
-        return commands, f"({expression})[1]", remark
-    return commands, expression, f"{column.title}, one of {number}"
+        return values, f"({expression})[1]", f"the first element of {column.title}, of {remark}"
+    return values, expression, f"{column.title}, {remark}"
 
 
 def typical(
@@ -437,11 +399,13 @@ def typical(
     return found or list(common[:_VALUES])
 
 
-def _head(query: Query, number: int, name: str) -> Iterator[str]:
+def _head(query: Query, number: int, name: str) -> str:
     who = f", by role {printable(query.role)}" if query.role else ""
     known = f", queryid {query.queryid}" if query.queryid is not None else ""
-    yield f"Number {number} of {name} by total time{who}{known}."
-    yield "The values are typical of the columns, by pg_stats; those of the calls are not known."
+    return (
+        f"-- Number {number} of {name} by total time{who}{known}.\n"
+        "-- The values are typical of the columns, by pg_stats; those of the calls are not known.\n"
+    )
 
 
 def _settings(paths: Sequence[str], columns: Mapping[str, Sequence[Column]]) -> dict[str, str]:
@@ -451,8 +415,7 @@ def _settings(paths: Sequence[str], columns: Mapping[str, Sequence[Column]]) -> 
     schemas = [name for name in dict.fromkeys(parts) if name in there]
     if set(schemas) <= {"public"} or not all(map(str.isprintable, schemas)):
         return {}
-    quoted = ('"{}"'.format(name.replace('"', '""')) for name in schemas)
-    value = ", ".join(quoted).replace("'", "''")
+    value = ", ".join(map(quoted, schemas)).replace("'", "''")
     return {"settings.conf": f"search_path = '{value}'\n"}
 
 

@@ -18,11 +18,11 @@ def take_bytes(connection: psycopg.Connection[TupleRow]) -> None:
         connection.execute("SELECT pg_catalog.set_config('client_encoding', 'LATIN1', false)")
 
 
-def as_in_plans(connection: psycopg.Connection[TupleRow], name: object) -> str:
-    """A name that such a session has read, as ``explain`` reads it in plans."""
+def as_utf8(connection: psycopg.Connection[TupleRow], text: object, errors: str = "replace") -> str:
+    """A text that such a session has read; ``errors`` is for bytes that are not UTF-8."""
     if connection.info.encoding != "iso8859-1":
-        return str(name)
-    return str(name).encode("latin1").decode("utf-8", "replace")
+        return str(text)
+    return str(text).encode("latin1").decode("utf-8", errors)
 
 
 def as_sent(connection: psycopg.Connection[TupleRow], text: str) -> str:

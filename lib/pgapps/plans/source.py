@@ -1,4 +1,4 @@
-"""The server whose plans are predicted; it is only read."""
+"""The server that runs the queries now, which is only read, and programs to predict plans with."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pgservers.errors import ServerError, SpaceError, StudyError
 from pgservers.foreign import as_postgres, connect, timeouts
 from pgservers.programs.installations import find_binaries
 from pgservers.programs.releases import installed, is_release, packaged, reason_not_fetched
-from pgservers.servers.dsn import foreign_session, may_read, rights_lent
+from pgservers.servers.foreign_sessions import foreign_session, may_read, rights_lent
 from pgservers.sessions import within
 
 from .sessions import take_bytes
@@ -29,16 +29,12 @@ if TYPE_CHECKING:
 
     from psycopg.rows import TupleRow
 
-_LIMITS = {
-    "default_transaction_read_only": "on",
-    "statement_timeout": "60s",
-    "lock_timeout": "2s",
-}
+_LIMITS = {"default_transaction_read_only": "on", "statement_timeout": "60s", "lock_timeout": "2s"}
 
 _LONGEST_S = 300.0
 """The limit for all queries of the catalogs, as a server may never answer (s)."""
 
-# From 14 on; else a function that catches every error would go on there for good.
+# From 14 on.  Without it a function that catches every error would go on when we are gone.
 _END_WITH_US = """
     SELECT pg_catalog.set_config(name, '10s', false)
     FROM pg_catalog.pg_settings WHERE name = 'client_connection_check_interval'
@@ -55,7 +51,7 @@ _SIZES = """
 """
 
 _DATABASE = """
-    SELECT pg_catalog.pg_encoding_to_char(encoding), datcollate, datctype, {}, {}
+    SELECT pg_catalog.pg_encoding_to_char(encoding), datcollate, datctype, {columns}
     FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()
 """
 
@@ -68,7 +64,7 @@ _EXTENSIONS = """
     ORDER BY e.oid
 """
 
-# The settings that the planner reads, without those that we set.
+# The settings that the planner reads, except ours.
 _SETTINGS = """
     SELECT name, pg_catalog.current_setting(name) FROM pg_catalog.pg_settings
     WHERE (category LIKE 'Query Tuning%%' AND name <> ALL (%s)) OR name = ANY (%s)
@@ -77,15 +73,9 @@ _SETTINGS = """
 _OURS = ["plan_cache_mode", "force_parallel_mode", "debug_parallel_query"]
 
 _TOO = [
-    "work_mem",
-    "hash_mem_multiplier",
-    "max_parallel_workers",
-    "max_parallel_workers_per_gather",
-    "min_parallel_index_scan_size",
-    "min_parallel_table_scan_size",
-    "TimeZone",
-    "DateStyle",
-    "IntervalStyle",
+    *("work_mem", "hash_mem_multiplier", "TimeZone", "DateStyle", "IntervalStyle"),
+    *("max_parallel_workers", "max_parallel_workers_per_gather"),
+    *("min_parallel_index_scan_size", "min_parallel_table_scan_size"),
 ]
 
 # What ALTER ROLE and ALTER DATABASE set, the weakest first.
@@ -111,21 +101,21 @@ class Session(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """What a copy needs to know of the server.
+    """A session on the server, and what a copy of its database needs.
 
     Attributes:
-        connection: Read-only, each statement a transaction of its own, with an empty search_path.
-        name: The server without its password.
-        version: As the server counts it, 140024 for 14.24.
-        encoding: Of the database.
-        locale: Its collation and character classes, as libc names them.
+        connection: A read-only session in autocommit mode, with an empty search_path.
+        name: The address without its password.
+        version: The version as a number, 140024 for 14.24.
+        encoding: The encoding of the database.
+        locale: The database's collation and character classes, as libc names them.
         provider: The provider of its locale (libc, icu or builtin), and the locale's name there.
-        search_path: That of our role's sessions, reduced to schemas that exist.
+        search_path: The search_path of our role's sessions, reduced to schemas that exist.
         base_path: search_path as configured; used for roles that have none of their own.
         is_path_given: Whether the address has a search_path, which then is every role's.
-        by_role: What ALTER ROLE and ALTER DATABASE set, the weakest first: role, name and value.
-        sizes: The bytes of every table, materialized view and index by its qualified name.
-        index_tables: The table of each index, by the index's name without schema.
+        by_role: Role, name and value of what ALTER ROLE and ALTER DATABASE set, the weakest first.
+        sizes: The size of every table, materialized view and index (bytes), by qualified name.
+        index_tables: The unqualified name of each index's table, by the index's qualified name.
         extensions: Name and schema of each; what an extension needs comes before it.
         settings: Name and value of every setting that the planner reads.
 
@@ -157,26 +147,21 @@ class Source:
             user = self.connection.info.user
             return Session(f"role {user}", self.search_path)
         found = {name: value for who, name, value in self.by_role if who in {None, role}}
-        quoted = '"{}"'.format(role.replace('"', '""'))
-        path = found.get("search_path", self.base_path)
-        path = re.sub(r'"\$user"|\$user\b', lambda _: quoted, path)
         settings = {name: value for name, value in found.items() if name in self.settings}
         if self.is_path_given:
             return Session("the address", self.search_path, settings)
+        path = found.get("search_path", self.base_path)
+        path = re.sub(r'"\$user"|\$user\b', lambda _: quoted(role), path)
         return Session(f"role {role}", path, settings)
 
-    def own_programs(self) -> str:
-        """Programs of the server's own release here; raises StudyError if there are none."""
-        return programs_of(self.version, self.connection)
-
     def require_role(self, role: str) -> None:
-        """Raise StudyError where the server has no such role."""
+        """Raise StudyError if the server has no such role."""
         query = "SELECT 1 FROM pg_catalog.pg_roles WHERE rolname = %s"
         if self.connection.execute(query, [role]).fetchone() is None:
             raise StudyError(f"There is no role {role} on {self.name}.")
 
     def notes(self, roles: Collection[str]) -> list[str]:
-        """Sentences on what is planned otherwise than these roles would plan it."""
+        """A sentence on our role's settings, which also apply to queries of these other roles."""
         user = self.connection.info.user
         mine = {name for who, name, _ in self.by_role if who == user and name in self.settings}
         mine -= {n for who, n, _ in self.by_role if who in roles and who != user}
@@ -204,8 +189,8 @@ _TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "channel_bindin
 def opened(dsn: str) -> Iterator[Source]:
     """The server at an address.
 
-    Raises ServerError where it cannot be reached or read, and StudyError for what is no address and
-    for a role whose rights others could use, or that may not read the tables.
+    Raises ServerError if it cannot be reached or read, and StudyError for what is no address, a
+    role whose privileges others could use, or a role that may not read the tables.
     """
     address = Address.parse(dsn)
     if not address.is_dsn:
@@ -213,6 +198,17 @@ def opened(dsn: str) -> Iterator[Source]:
             "Give the address of the server that runs the queries: "
             "--server postgresql://me@db/shop."
         )
+    with _session(address) as connection:
+        with _reading(connection, address.public, "catalogs"):
+            connection.execute(_END_WITH_US)
+            _require_fit(connection, address.public)
+            source = _known(connection, address)
+        yield source
+
+
+@contextmanager
+def _session(address: Address) -> Iterator[psycopg.Connection[TupleRow]]:
+    """A read-only session; raises ServerError if it breaks, and SpaceError on a full disk there."""
     name = address.public
     try:
         with foreign_session(
@@ -220,17 +216,9 @@ def opened(dsn: str) -> Iterator[Source]:
             name,
             _LIMITS,
             application_name="pgstudies plans",
-            prepare_threshold=None,  # what is prepared here are the queries
+            prepare_threshold=None,  # only the queries are prepared here
         ) as connection:
-            with (
-                as_postgres(name),
-                within(connection, _LONGEST_S, f"Reading the catalogs of {name}"),
-            ):
-                take_bytes(connection)
-                connection.execute(_END_WITH_US)
-                _require_fit(connection, name)
-                source = _known(connection, name, address, _search_paths(address, connection))
-            yield source
+            yield connection
     except psycopg.errors.DiskFull as error:
         raise SpaceError(f"{name} has no space left: {error.diag.message_primary}.") from error
     except UnicodeError as error:
@@ -240,6 +228,14 @@ def opened(dsn: str) -> Iterator[Source]:
         if message is None:  # of the client's side
             raise explain(error, name) from error
         raise ServerError(f"{name} cannot be read: {message}.") from error
+
+
+@contextmanager
+def _reading(connection: psycopg.Connection[TupleRow], name: str, what: str) -> Iterator[None]:
+    """Limit the time, and raise ServerError for answers that PostgreSQL would not give."""
+    with as_postgres(name), within(connection, _LONGEST_S, f"Reading the {what} of {name}"):
+        take_bytes(connection)
+        yield
 
 
 class Target(NamedTuple):
@@ -253,32 +249,23 @@ class Target(NamedTuple):
 def target_of(to: str) -> Target:
     """What ``--to`` names; for an address, that server's release and planner settings.
 
-    The copy cannot be made on a server of others, as its files get the length of the original's.
-    Raises as ``opened`` does.
+    The copy itself is always made on this machine, as its files are lengthened.  Raises as
+    ``opened`` does if the server cannot be reached or read, and as ``programs_of``.
     """
     address = Address.parse(to)
     if not address.is_dsn:
         return Target(to)
-    name = address.public
-    try:
-        with foreign_session(
-            address.parts, name, _LIMITS, application_name="pgstudies plans"
-        ) as connection:
-            with (
-                as_postgres(name),
-                within(connection, _LONGEST_S, f"Reading the settings of {name}"),
-            ):
-                take_bytes(connection)
-                settings = _planner_settings(connection)
-            return Target(programs_of(connection.info.server_version, connection), name, settings)
-    except psycopg.Error as error:
-        raise explain(error, name) from error
+    with _session(address) as connection:
+        with _reading(connection, address.public, "settings"):
+            settings = _planner_settings(connection)
+        programs = programs_of(connection.info.server_version, connection)
+        return Target(programs, address.public, settings)
 
 
 def programs_of(version: int, like: psycopg.Connection[TupleRow] | None = None) -> str:
     """Programs of a version: those of the session's server, of a package, or of a fetched release.
 
-    Raises StudyError where there are none.
+    Raises StudyError if there are none.
     """
     name = str(version // 10000)
     places = [*(_serving(like) if like else ()), installed(name)]
@@ -331,14 +318,14 @@ def _planner_settings(connection: psycopg.Connection[TupleRow]) -> dict[str, str
     return {str(n): str(v) for n, v in connection.execute(_SETTINGS, [_OURS, _TOO])}
 
 
-def _search_paths(address: Address, like: psycopg.Connection[TupleRow]) -> tuple[str, str]:
+def _search_paths(
+    address: Address, given: str, like: psycopg.Connection[TupleRow]
+) -> tuple[str, str]:
     """The role's search_path: its schemas that exist, and the setting as text.
 
-    The other session has an empty search_path, so this needs one with the role's own; it calls two
-    functions by their qualified names, and nothing else.
+    The search_path of our other session is empty, so this is another one, with the options
+    ``given``.  It calls two functions by their qualified names, and nothing else.
     """
-    what = f"Asking {address.public}"
-    given = address.parts.get("options") or os.environ.get("PGOPTIONS", "")
     with (
         connect(
             address.text,
@@ -348,19 +335,24 @@ def _search_paths(address: Address, like: psycopg.Connection[TupleRow]) -> tuple
             # From 18 on the server reports search_path, which must be valid in this encoding.
             client_encoding=like.info.parameter_status("client_encoding"),
         ) as session,
-        within(session, _LONGEST_S, what),
+        within(session, _LONGEST_S, f"Asking {address.public}"),
     ):
         row = session.execute(
             "SELECT pg_catalog.current_schemas(false), pg_catalog.current_setting('search_path')"
         ).fetchone()
-    quoted = ('"{}"'.format(str(name).replace('"', '""')) for name in (row[0] if row else []))
-    return ", ".join(quoted), str(row[1]) if row else ""
+    schemas = [quoted(str(name)) for name in (row[0] if row else [])]
+    return ", ".join(schemas), str(row[1]) if row else ""
+
+
+def quoted(name: str) -> str:
+    """A quoted identifier."""
+    return '"{}"'.format(name.replace('"', '""'))
 
 
 def _require_fit(connection: psycopg.Connection[TupleRow], name: str) -> None:
     """Raise StudyError for a role whose rights others could use, or that cannot read the tables.
 
-    What a dump could not lock would stand in the server's log as an error.
+    A table that pg_dump cannot lock would leave an error in the server's log.
     """
     user = connection.info.user
     if lent := rights_lent(connection):
@@ -382,29 +374,29 @@ def _require_fit(connection: psycopg.Connection[TupleRow], name: str) -> None:
         )
 
 
-def _known(
-    connection: psycopg.Connection[TupleRow], name: str, address: Address, paths: tuple[str, str]
-) -> Source:
-    version = connection.info.server_version
-    row = connection.execute(_DATABASE.format(*_provider(version)).encode()).fetchone()
+def _known(connection: psycopg.Connection[TupleRow], address: Address) -> Source:
+    version, user = connection.info.server_version, connection.info.user
+    named = "datlocale" if version >= 170000 else "daticulocale"
+    columns = f"datlocprovider, {named}" if version >= 150000 else "'c', ''"
+    row = connection.execute(_DATABASE.format(columns=columns).encode()).fetchone()
     sizes = connection.execute(_SIZES).fetchall()
     by_role = [
         (role, *str(setting).partition("=")[::2]) for role, setting in connection.execute(_BY_ROLE)
     ]
     given = address.parts.get("options") or os.environ.get("PGOPTIONS", "")
-    user = connection.info.user
-    # What is set for our role or this database is in ``by_role``: other roles get the default.
+    search_path, base_path = _search_paths(address, given, connection)
+    # What is set for our role or this database is in ``by_role``; other roles get the default.
     is_set = any(who in {None, user} and name == "search_path" for who, name, _ in by_role)
     encoding, collation, classes, provider, locale = map(str, row or ())
     return Source(
         connection=connection,
-        name=name,
+        name=address.public,
         version=version,
         encoding=encoding,
         locale=(collation, classes),
         provider=(_PROVIDERS.get(provider, "libc"), locale),
-        search_path=paths[0],
-        base_path=_DEFAULT_PATH if is_set else paths[1],
+        search_path=search_path,
+        base_path=_DEFAULT_PATH if is_set else base_path,
         is_path_given="search_path" in given,
         by_role=by_role,
         # A relation that was dropped meanwhile has no size.
@@ -413,10 +405,3 @@ def _known(
         extensions=[(str(e), str(s)) for e, s in connection.execute(_EXTENSIONS)],
         settings=_planner_settings(connection),
     )
-
-
-def _provider(version: int) -> tuple[str, str]:
-    """The columns of the locale's provider, and of its name there."""
-    if version < 150000:
-        return "'c'", "''"
-    return "datlocprovider", "datlocale" if version >= 170000 else "daticulocale"

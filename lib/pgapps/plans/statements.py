@@ -16,7 +16,7 @@ _PARAMETER = re.compile(rf"{_SKIPPED}|\$(\d+)", re.DOTALL)
 
 _NAME_AT_END = re.compile(r"(\"(?:[^\"]|\"\")*\"|[\w$]+)[\s*]*$")
 
-# Strings and comments are passed over, and a FROM that names no table; quoted names are not.
+# The names of tables; strings, comments and a FROM that no table follows are passed over.
 _TARGET = re.compile(
     r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/|\bextract\s*\(\s*\S+\s+FROM\b|\bDISTINCT\s+FROM\b"
     r"|\b(?:FROM|JOIN|INTO|UPDATE)\s+(?:ONLY\s+)?([\w.\"$]+)",
@@ -60,9 +60,9 @@ def first_word(text: str) -> str:
 
 
 def plannable(text: str) -> str:
-    """The query of a COPY or a CREATE TABLE AS, or the statement itself, as it can be planned.
+    """What can be planned of a statement: the query in a COPY or CREATE TABLE AS, or all of it.
 
-    ``interval $1``, ``extract($1 FROM`` and the like are rewritten.
+    ``interval $1``, ``extract($1 FROM`` and the like are rewritten as casts and ``date_part``.
     """
 
     def rewritten(found: re.Match[str]) -> str:
@@ -82,8 +82,9 @@ def _within(text: str) -> str:
         return query[1:-1].strip() if query[:1] + query[-1:] == "()" else text
     if names[:1] == ["CREATE"] and {"TABLE", "MATERIALIZED"}.intersection(names) and "AS" in names:
         end = len(text)
-        if names[-2:] == ["WITH", "DATA"] or names[-3:] == ["WITH", "NO", "DATA"]:
-            end = words[len(names) - 1 - names[::-1].index("WITH")].start
+        for tail in (["WITH", "DATA"], ["WITH", "NO", "DATA"]):
+            if names[-len(tail) :] == tail:
+                end = words[-len(tail)].start
         return text[words[names.index("AS")].end : end].strip()
     return text
 
@@ -91,22 +92,23 @@ def _within(text: str) -> str:
 def rows_of(text: str) -> str | None:
     """The query of the rows that a statement writes or locks; None if it cannot be derived.
 
-    That is so for MERGE, and for an UPDATE with a query in its SET, whose plan is more than that.
+    It cannot be derived from a MERGE, nor from an UPDATE with a query in its SET.
     """
-    words = _Clauses(text)
-    if words.names[:1] in (["SELECT"], ["VALUES"], ["TABLE"]):
-        found: str | None = words.without_locks()
+    clauses = _Clauses(text)
+    names = clauses.names
+    if names[:1] in (["SELECT"], ["VALUES"], ["TABLE"]):
+        found = clauses.without_locks()
     else:
-        verb = words.at("INSERT", "UPDATE", "DELETE")
-        if verb == len(words.names) or (verb and words.names[0] != "WITH"):
+        verb = clauses.at("INSERT", "UPDATE", "DELETE")
+        if verb == len(names) or (verb and names[0] != "WITH"):
             return None
-        written = words.inserted(verb) if words.names[verb] == "INSERT" else words.changed(verb)
-        found = text[: words.start(verb)] + written if written else None
+        rows = clauses.inserted(verb) if names[verb] == "INSERT" else clauses.changed(verb)
+        found = text[: clauses.start(verb)] + rows if rows else ""
     return _numbered_anew(found) if found else None
 
 
 class _Clauses:
-    """The clauses of a statement, by the number of the word with which each begins."""
+    """The clauses of a statement; each begins with a word, of which the index is given."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -118,35 +120,43 @@ class _Clauses:
         every = range(after, len(self.names))
         return next((i for i in every if self.names[i] in names), len(self.names))
 
-    def start(self, number: int) -> int:
-        return self._words[number].start if number < len(self._words) else len(self._text)
+    def start(self, index: int) -> int:
+        return self._words[index].start if index < len(self._words) else len(self._text)
 
     def _part(self, first: int, end: int) -> str:
         """The text after one word, up to another."""
         return self._text[self._words[first].end : self.start(end)] if first < end else ""
 
+    def _pairs(self, first: str, *seconds: str) -> list[int]:
+        """The indices of ``first`` where one of ``seconds`` is the next word."""
+        pairs = enumerate(zip(self.names, self.names[1:], strict=False))
+        return [i for i, (one, other) in pairs if one == first and other in seconds]
+
     def inserted(self, verb: int) -> str:
+        """The query or VALUES of an INSERT; empty if it has none."""
         first = self.at("SELECT", "VALUES", "WITH", "TABLE", "DEFAULT", after=verb)
         if first == len(self.names):
             return ""
         if self.names[first] == "DEFAULT":
             return "VALUES (NULL)"
-        conflicts = zip(self.names, self.names[1:], strict=False)
-        pairs = [i for i, pair in enumerate(conflicts) if pair == ("ON", "CONFLICT") and i > first]
-        end = min([self.at("RETURNING", after=first), *pairs])
+        conflicts = [index for index in self._pairs("ON", "CONFLICT") if index > first]
+        end = min([self.at("RETURNING", after=first), *conflicts])
         rows = self._text[self.start(first) : self.start(end)].strip()
         if self.names[first] == "VALUES":
             rows = re.sub(r"\bDEFAULT\b", "NULL", rows, flags=re.IGNORECASE)
         return rows
 
     def changed(self, verb: int) -> str:
+        """The query of the rows of an UPDATE or DELETE; empty if it cannot be derived."""
         is_update = self.names[verb] == "UPDATE"
         begin = self.at("SET", after=verb) if is_update else verb + 1
         if self.names[begin : begin + 1] != ["SET" if is_update else "FROM"]:
             return ""
         end = self.at("RETURNING", after=begin)
         where = min(self.at("WHERE", after=begin), end)
-        more = min(self._sources(begin + 1, where, "FROM" if is_update else "USING"), where)
+        source = "FROM" if is_update else "USING"
+        found = (i for i in range(begin + 1, where) if self.names[i] == source)
+        more = next((i for i in found if self.names[i - 1] != "DISTINCT"), where)
         if is_update and re.search(r"\bSELECT\b", self._part(begin, more), re.IGNORECASE):
             return ""
         target = self._part(verb, begin) if is_update else self._part(begin, more)
@@ -155,18 +165,13 @@ class _Clauses:
             return ""
         others = f", {self._part(more, where).strip()}" if more < where else ""
         condition = self._text[self.start(where) : self.start(end)]
-        # Nothing but the place of a row: no index alone has it, as none has for a change.
+        # Only ctid, so that, as for the change, no index alone suffices.
         rows = f"SELECT {name[1]}.ctid FROM {target.strip()}{others} {condition}"  # noqa: S608  (to plan)
         return rows.strip()
 
-    def _sources(self, first: int, end: int, name: str) -> int:
-        found = (i for i in range(first, end) if self.names[i] == name)
-        return next((i for i in found if self.names[i - 1] != "DISTINCT"), end)
-
     def without_locks(self) -> str:
-        pairs = zip(self.names, self.names[1:], strict=False)
-        locks = {"UPDATE", "NO", "SHARE", "KEY"}
-        begins = [i for i, (a, b) in enumerate(pairs) if a == "FOR" and b in locks]
+        """The query without FOR UPDATE and the like; empty if it has none."""
+        begins = self._pairs("FOR", "UPDATE", "NO", "SHARE", "KEY")
         if not begins:
             return ""
         end = self.at("LIMIT", "OFFSET", "FETCH", after=begins[-1])
@@ -174,7 +179,7 @@ class _Clauses:
 
 
 def _numbered_anew(text: str) -> str:
-    """The text with its parameters numbered from 1 on: a missing number would have no type."""
+    """The text with its parameters numbered from 1 on, as a gap would be one without a type."""
     numbers: dict[str, int] = {}
 
     def numbered(found: re.Match[str]) -> str:

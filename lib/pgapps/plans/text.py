@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from pgservers.terminal import printable
@@ -18,26 +19,26 @@ if TYPE_CHECKING:
 
 def headline(found: Foresight) -> str:
     """The answer in a sentence."""
-    of = {v: sum(q.verdict == v for q in found.queries) for v in ("another plan", "not judged")}
-    changed, unjudged = of["another plan"], of["not judged"]
+    verdicts = Counter(query.verdict for query in found.queries)
+    changed, unjudged = verdicts["another plan"], verdicts["not judged"]
     judged = len(found.queries) - unjudged
+    if not judged:
+        return "No query could be judged."
     get = "gets" if changed == 1 else "get"
     edge = sum(query.is_on_edge for query in found.queries)
     summary = f"{changed} of {judged} queries {get} another plan"
     summary += f", {edge} of them on the edge" if edge else ""
-    summary = summary if judged else "No query could be judged"
-    return f"{summary}; {unjudged} not judged." if unjudged and judged else f"{summary}."
+    return f"{summary}; {unjudged} not judged." if unjudged else f"{summary}."
 
 
-def confidence(found: Foresight) -> list[str]:
+def confidence(found: Foresight) -> Iterator[str]:
     """How reliable the answer is: what the control reproduced, and what *on the edge* means."""
-    told = [_control(found)]
+    yield _control(found)
     if any(query.is_on_edge for query in found.queries):
-        told.append(
+        yield (
             "On the edge: the estimated costs of both plans are within 2 %, so that the next "
             "ANALYZE may decide for either."
         )
-    return told
 
 
 def _control(found: Foresight) -> str:
@@ -46,59 +47,48 @@ def _control(found: Foresight) -> str:
     known = [q.is_reproduced for q in found.queries if q.is_reproduced is not None]
     if not known:
         return "Control: the server gave no plan to compare with."
+    count = f"{sum(known)} of its {len(known)} plans"
     others = "" if all(known) else "; the others are not judged"
-    return (
-        f"Control: a copy on the server's own release has {sum(known)} of its {len(known)} plans"
-        f"{others}."
-    )
+    return f"Control: a copy on the server's own release has {count}{others}."
 
 
-def left_out(found: Foresight) -> list[str]:
-    """A line on the statements of pg_stat_statements that are not asked for."""
-    told = told_left_out(found.left_out)
-    not_counted = "without what the role that asks has run itself"
-    return [f"Left out of pg_stat_statements, {not_counted}: {told}."] if told else []
+def left_out(found: Foresight) -> Iterator[str]:
+    """A line on the statements of pg_stat_statements that were left out, if there are any."""
+    if told := told_left_out(found.left_out):
+        what = "Left out of pg_stat_statements, without what the role that asks has run itself"
+        yield f"{what}: {told}."
 
 
 def as_text(found: Foresight) -> str:
-    """Everything for a terminal, a line per node of the plans that differ."""
+    """The prediction for a terminal, with both plans of each query that gets another one."""
     return "\n".join(map(printable, _lines(found)))
 
 
 def _lines(found: Foresight) -> Iterator[str]:
     yield headline(found)
     yield from confidence(found)
-    yield ""
-    yield f"Before: {found.before}"
-    yield f"After:  {found.after}"
+    yield from ("", f"Before: {found.before}", f"After:  {found.after}")
     yield from left_out(found)
     yield from found.notes
     for query in found.queries:
         if query.verdict == "another plan":
-            yield from _changed(query)
+            yield from ("", heading(query), f"  {_short(query)}")
+            yield from ("  before", *tree(query.before or {}))
+            yield from ("  after", *tree(query.after or {}))
     unjudged = [query for query in found.queries if query.verdict == "not judged"]
     if unjudged:
-        yield ""
-        yield "Not judged:"
-        for reason in dict.fromkeys(query.reason for query in unjudged):
-            yield f"  {reason}"
-            yield from (
-                f"    {query.query.title}: {_short(query)}"
-                for query in unjudged
-                if query.reason == reason
-            )
+        yield from ("", "Not judged:")
+    for reason in dict.fromkeys(query.reason for query in unjudged):
+        yield f"  {reason}"
+        for query in unjudged:
+            if query.reason == reason:
+                yield f"    {query.query.title}: {_short(query)}"
 
 
-def _changed(query: Foreseen) -> Iterator[str]:
-    if query.before is None or query.after is None:
-        return
-    was, becomes = parting(query.before, query.after)
-    yield ""
-    yield f"{query.query.title}: {was} becomes {becomes}{', on the edge' * query.is_on_edge}"
-    yield f"  {_short(query)}"
-    for name, plan in (("before", query.before), ("after", query.after)):
-        yield f"  {name}"
-        yield from tree(plan)
+def heading(query: Foreseen) -> str:
+    """The name of a query that gets another plan, and the lines at which its plans differ."""
+    was, becomes = parting(query.before or {}, query.after or {})
+    return f"{query.query.title}: {was} becomes {becomes}{', on the edge' * query.is_on_edge}"
 
 
 def _short(query: Foreseen) -> str:

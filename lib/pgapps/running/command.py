@@ -28,6 +28,24 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
+Repo = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="A clone of PostgreSQL's git repository: the commits that posts are about are "
+        "built from it, with your privileges, and measured as well.",
+    ),
+]
+
+Replay = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RECORD",
+        envvar="PGSTUDIES_REPLAY",
+        help="Analyse this record instead of measuring.",
+    ),
+]
+
 _ALL = "all"
 
 _RUN = """\
@@ -60,25 +78,11 @@ def run(
     profile: Profile = "quick",
     server: Server = None,
     parameter: Parameters = None,
-    repo: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="A clone of PostgreSQL's git repository: the commits that posts are about are "
-            "built from it, with your privileges, and measured as well.",
-        ),
-    ] = None,
+    repo: Repo = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over instead of continuing an interrupted run.")
     ] = False,
-    replay: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RECORD",
-            envvar="PGSTUDIES_REPLAY",
-            help="Analyse this record instead of measuring.",
-        ),
-    ] = None,
+    replay: Replay = None,
 ) -> None:
     """Run one study or all."""
     from pgstudies.analysis.claims import headlines
@@ -88,26 +92,28 @@ def run(
 
     kinds: tuple[Kind, ...] = ("study", "check", "counts") if replay else ("study", "check")
     names = [*rooms(*kinds)] if study == _ALL else [study]
+    is_alone = len(names) == 1
     options, given = RunOptions.given(), assignments(parameter or [])
     plans: list[PlannedRun] = []
     failures: list[StudyError] = []
-    for name in names:  # before the first one starts, an hour perhaps before the last
+    for name in names:  # all before the first one starts, perhaps an hour before the last
         try:
             planned = plan(
                 name,
                 profile=profile,
                 server=server,
-                parameters={**given, **_of_repo(name, repo, is_alone=len(names) == 1)},
+                parameters={**given, **_of_repo(name, repo, is_alone=is_alone)},
                 usual_server=options.server,
                 replay=replay,
             )
         except StudyError as error:
-            if not replay or len(names) == 1:  # of all, some may have no record there
+            if not replay or is_alone:  # of all studies, some may have no record there
                 raise
             _note(error, failures)
         else:
             plans.append(planned)
-    list(map(headlines, names))  # a mistake in claims.toml is told before anything is measured
+    for name in names:
+        headlines(name)  # which raises for a mistake in claims.toml, before anything is measured
     if not replay:
         _require_server(plans[0].server)
     fresh = fresh or options.fresh
@@ -115,7 +121,7 @@ def run(
     with _all_of(plans, fresh=fresh) if whole else nullcontext(_NOTHING) as (before, ended):
         for planned in plans:
             if planned.study not in before:
-                failed = _measured(planned, fresh=fresh, is_alone=len(names) == 1)
+                failed = _measured(planned, fresh=fresh, is_alone=is_alone)
                 if failed is not None:
                     _note(failed, failures)
                 ended(planned.study, failed is None)
@@ -171,7 +177,7 @@ def _measured(planned: PlannedRun, *, fresh: bool, is_alone: bool) -> StudyError
 
 
 def _require_server(asked: Address) -> None:
-    """Raise StudyError or ServerError before a kernel is started, which takes seconds."""
+    """Raise StudyError or ServerError before a kernel starts, which takes seconds."""
     from pgservers.addresses import EMBEDDED
     from pgservers.servers.serve import require_server
 
@@ -190,9 +196,9 @@ _NOTHING: tuple[list[str], Callable[[str, bool], None]] = [], lambda *_: None
 def _all_of(
     plans: list[PlannedRun], *, fresh: bool
 ) -> Iterator[tuple[list[str], Callable[[str, bool], None]]]:
-    """Yields what an interrupted run has done, and what to call with each that has ended.
+    """Yields the studies that an interrupted run has done, and a function for each that has ended.
 
-    That is told whether it came to its end without an error.
+    It takes the study, and whether that ended without an error.
     """
     from pgservers.terminal import rough_duration
 
@@ -220,7 +226,7 @@ def _all_of(
 
 
 def _sum_up(names: list[str]) -> None:
-    """Print the sum of the scorecard, if any of these studies has claims."""
+    """Print the scorecard in a sentence, if any of these studies has claims."""
     from pgstudies.analysis.claims import origins
 
     from ..scorecard.scorecard import scorecard
@@ -232,7 +238,7 @@ def _sum_up(names: list[str]) -> None:
 
 
 def _foretell(planned: PlannedRun) -> None:
-    """Print what will be measured, and how long it took before."""
+    """Print what will be measured, and how long that took before."""
     from pgservers.terminal import rough_duration
 
     from ..execution.durations import all_blocks_seconds

@@ -1,4 +1,4 @@
-"""What a run of several studies has done, so that the same command goes on if it was ended."""
+"""The journal of a run of all studies, by which the same command continues it."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def mark_of(planned: PlannedRun) -> str:
 @contextmanager
 def journal(
     marks: Mapping[str, str], *, fresh: bool = False
-) -> Iterator[tuple[list[str], Callable[[str], None]]]:
+) -> Iterator[tuple[list[str], Callable[[str], object]]]:
     """Yields the studies that an interrupted run has finished, and a function to note another.
 
-    ``marks`` has ``mark_of`` each study.  The run counts as interrupted if this is left by an
-    exception, or never.  A second one at the same time finds nothing, and leaves nothing.
+    ``marks`` has the ``mark_of`` each study.  The run counts as interrupted until this context is
+    left without an exception.  A second run at the same time neither reads nor writes a journal.
     """
     file = paths.BUILD / "run-all"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -54,11 +54,7 @@ def journal(
             if f"{study} {mark}" in known and (paths.STUDIES / f"{study}.ipynb").exists()
         ]
         os.lseek(descriptor, 0, os.SEEK_END)
-        yield done, lambda study: _write(descriptor, f"{study} {marks[study]}\n")
+        yield done, lambda study: os.write(descriptor, f"{study} {marks[study]}\n".encode())
         file.unlink(missing_ok=True)
     finally:
         os.close(descriptor)
-
-
-def _write(descriptor: int, line: str) -> None:
-    os.write(descriptor, line.encode())

@@ -19,13 +19,7 @@ from pgstudies.analysis.pairing import round_values
 from pgstudies.analysis.tables import with_interval
 from pgstudies.charts.outcomes import runs_text
 from pgstudies.records.counts import counted_records, fullest_counts, open_case, units_counted
-from pgstudies.records.reading import (
-    builds_note,
-    fullest,
-    read_record,
-    version_number,
-    where_of,
-)
+from pgstudies.records.reading import builds_note, fullest, read_record, version_number, where_of
 from pgstudies.records.verdicts import reference_verdicts
 from pgstudies.rooms import rooms
 
@@ -37,13 +31,9 @@ if TYPE_CHECKING:
     from pgstudies.records.reading import Record
 
 
-_INDENT = 2
-
-WORTH_TELLING = 1.05
-"""Smaller changes of counts are left out."""
-
-MOST_UNITS = 12
-"""The number of units of work that are listed, those that changed most."""
+WORTH_TELLING = 1.05  # smaller changes of counts are left out
+WORTH_A_SENTENCE = 0.10  # counts that changed by a larger part get a sentence
+MOST_UNITS = 12  # units of work that are listed, those that changed most
 
 _CARD: dict[str, pl.DataType] = {
     **dict.fromkeys(["study", "claim", "name", "about", "sentence", "metric"], pl.String()),
@@ -60,8 +50,8 @@ def advice() -> pl.DataFrame:
     Columns: study, claim, its name, about (a setting or a thing), sentence, metric that judged,
     baseline and candidate, before and after (the releases between which it changed, null where
     releases do not matter), published_ratio, ratio now with its 95 % interval from low to high,
-    verdict, where: release, machine, date and size of the record, in how many runs of its version,
-    and for a change between releases how these were built, where that differs.
+    verdict, where: release, machine, date and size of the record, number of runs, and for a change
+    between releases how these were built, if that differs.
     """
     found = [pl.DataFrame(schema=_CARD)]
     for study in origins():
@@ -69,23 +59,16 @@ def advice() -> pl.DataFrame:
         if known is None:
             continue
         judged, info = known.verdicts, known.info
-        builds = [pl.lit(note) for note in [builds_note(info)] if note]
         runs = pl.lit(", ") + pl.col("runs").map_elements(runs_text, pl.String())
-        figures = judged.select(
-            "claim", "metric", "published_ratio", "ratio", "low", "high", "verdict", "baseline",
-            "candidate", "runs",
-        )  # fmt: skip
+        where = pl.concat_str(pl.lit(where_of(info)), runs, ignore_nulls=True)
+        is_change = pl.col("before").is_not_null()
+        builds = pl.when(is_change).then(pl.lit(builds_note(info), pl.String()))
         names = all_claims().filter(study=study).select("claim", "name")
         found.append(
             meanings(study, judged, version_number(info["server"]["version_text"]))
-            .join(figures, on="claim", maintain_order="left")
+            .join(judged, on="claim", maintain_order="left")
             .join(names, on="claim", maintain_order="left")
-            .with_columns(where=pl.concat_str(pl.lit(where_of(info)), runs, ignore_nulls=True))
-            .with_columns(
-                where=pl.when(pl.col("before").is_null())
-                .then("where")
-                .otherwise(pl.concat_str("where", *builds, separator="; "))
-            )
+            .with_columns(where=pl.concat_str(where, builds, separator="; ", ignore_nulls=True))
             .select(list(_CARD))
         )
     return pl.concat(found)
@@ -100,12 +83,12 @@ _QUESTIONS = {
 
 
 def question_of(about: str) -> str:
-    """The question whose answer is the findings about a setting or a thing."""
+    """The question that findings about a setting or a thing answer."""
     return _QUESTIONS.get(about, f"I set {about}" if "_" in about else about)
 
 
 def finding(row: Mapping[str, Any]) -> str:
-    """A row of ``advice`` in words: of what against what, direction, size, interval and metric."""
+    """A row of ``advice`` in words: the sides, direction, size, interval and metric."""
     within = "no interval" if row["low"] is None else "in every block"
     if row["low"] != row["high"]:
         ends = sorted((row["low"], row["high"]), key=lambda ratio: abs(math.log(ratio)))
@@ -125,9 +108,10 @@ def _told(ratio: float) -> str:
 
 
 def to_try(row: Mapping[str, Any]) -> str:
-    """The command by which a row of ``advice`` is measured on a server of one's own.
+    """The command that measures a row of ``advice`` on the reader's server.
 
-    Where the claim needs a server that the run starts, that is one of the programs in a directory.
+    Its server is an address; a directory of programs if the claim needs more than pgbench or
+    releases.
     """
     if row["before"] is not None and row["candidate"][:1].isdigit():
         sides = f"--baseline {row['before']:g} --candidate {row['after']:g}"
@@ -152,21 +136,18 @@ def counted_between(before: str, after: str) -> pl.DataFrame:
             f"An upgrade goes to a newer release, and {after} is not newer than {before}."
         )
     place = ["unit", "open", "nested"]
-    sides = [
+    one, other = (
         counts.filter(arm=release).select(*place, pl.col("instructions").alias(name))
         for release, name in ((before, "before"), (after, "after"))
-    ]
-    changed = sides[0].join(sides[1], on=place, maintain_order="left")
-    ratio = pl.col("after") / pl.col("before")
-    return (
-        changed.with_columns(ratio=ratio)
-        .filter(pl.max_horizontal(ratio, 1 / ratio) >= WORTH_TELLING)
-        .sort(pl.max_horizontal(ratio, 1 / ratio), descending=True, maintain_order=True)
     )
-
-
-WORTH_A_SENTENCE = 0.10
-"""Counts that changed by a larger part get a sentence."""
+    ratio = pl.col("after") / pl.col("before")
+    change = pl.max_horizontal(ratio, 1 / ratio)
+    return (
+        one.join(other, on=place, maintain_order="left")
+        .with_columns(ratio=ratio)
+        .filter(change >= WORTH_TELLING)
+        .sort(change, descending=True, maintain_order=True)
+    )
 
 
 def counted_in_words(units: pl.DataFrame) -> list[str]:
@@ -183,23 +164,21 @@ def counted_in_words(units: pl.DataFrame) -> list[str]:
 
 
 def _in_words(part: pl.DataFrame) -> Iterator[str]:
-    """What became of a unit: alone, with open transactions, and with subtransactions in them."""
+    """The changes of one unit: alone, with open transactions, and with subtransactions in them."""
     alone = part.filter(pl.col("open") == 0)
     for row in alone.iter_rows(named=True):
         counts = f"({row['before']:,.0f}, then {row['after']:,.0f})"
         yield f"{_changes(alone['ratio'])} instructions {counts}"
-    held = part.filter(pl.col("open") > 0)
-    plain, nested = (held.filter(which) for which in (pl.col("nested") == 0, pl.col("nested") > 0))
-    what = "" if alone.height else " instructions"
-    if plain.height and nested.height and _changes(plain["ratio"]) == _changes(nested["ratio"]):
-        yield (
-            f"{_changes(held['ratio'])}{what} with open transactions, whether or not they have "
-            f"subtransactions"
-        )
-        return
-    for found, words in ((plain, ""), (nested, " that have subtransactions")):
-        if found.height:
-            yield f"{_changes(found['ratio'])}{what} with open transactions{words}"
+    held, what = part.filter(pl.col("open") > 0), "" if alone.height else " instructions"
+    found = {
+        words: _changes(rows["ratio"])
+        for words, is_nested in (("", False), (" that have subtransactions", True))
+        if (rows := held.filter((pl.col("nested") > 0) == is_nested)).height
+    }
+    if len(set(found.values())) < len(found):
+        found = {", whether or not they have subtransactions": _changes(held["ratio"])}
+    for words, changes in found.items():
+        yield f"{changes}{what} with open transactions{words}"
 
 
 def release_before(after: str) -> str:
@@ -211,9 +190,10 @@ def release_before(after: str) -> str:
 
 
 def counted_ahead(after: str) -> tuple[str, str] | None:
-    """The newest version that a record counted of a later major release, and of the one before.
+    """The newest counted version, of a later major release than ``after``, and the one before it.
 
-    In this order: before, then after; None where no record has both.
+    The one before, which comes first, is the newest of earlier major releases.  None if no record
+    has both.
     """
     for record in counted_records():
         names = [name for name in _names_in(record).values() if name[:1].isdigit()]
@@ -226,7 +206,7 @@ def counted_ahead(after: str) -> tuple[str, str] | None:
 
 
 def _changes(ratios: pl.Series) -> str:
-    """The range of sorted changes, such as "17 to 20 % more"."""
+    """The range of changes, such as "17 to 20 % more"."""
     both = []
     for word, side in (("fewer", ratios.filter(ratios < 1)), ("more", ratios.filter(ratios > 1))):
         changes = sorted(100 * abs(ratio - 1) for ratio in side)
@@ -238,9 +218,9 @@ def _changes(ratios: pl.Series) -> str:
 def counted_by_release(run: str) -> pl.DataFrame:
     """Instructions of each class of work in every release, relative to the release you run.
 
-    Columns: work, the unit without what is in brackets; units, how many there are of it; then the
-    releases, the newest first: the geometric mean of their units' ratios, without open
-    transactions.  Raises StudyError for a release that was not counted.
+    Columns: work, the unit without what is in brackets; units, their number; then the releases, the
+    newest first: the geometric mean of the units' ratios, without open transactions.  Raises
+    StudyError for a release that was not counted.
     """
     record, known = _counted_releases(run)
     counts = units_counted(record).filter(pl.col("open") == 0, pl.col("arm").is_in(known))
@@ -257,29 +237,24 @@ def counted_by_release(run: str) -> pl.DataFrame:
     )
 
 
-_TIMED = "cpu_s"
-
-
 def timed_by_release(run: str) -> pl.DataFrame:
     """CPU time of each class of work in other releases, relative to the release you run.
 
-    By the newest reference records whose arms are releases and took turns, of releases that were
-    built alike.  Columns: study; work, the step with its case of the most samples; the releases,
-    the newest first: the ratio with its 95 % interval.  No rows where there is no such record.
+    The times are of the newest reference records whose arms are releases that were built alike.
+    Columns: study; work, the step with its case of the most samples; the releases, the newest
+    first: the ratio with its 95 % interval.  No rows if there is no such record.
     """
-    found = []
+    place = dict.fromkeys(["study", "work"], pl.String())
+    found = [pl.DataFrame(schema=place)]
     for study in origins():
         known = reference_verdicts(study)
         record = read_record(known.record) if known else None
         arms = _built_alike(record, run) if record else []
         if record and len(arms) > 1:
             found.append(_timed(record, arms, run).with_columns(study=pl.lit(study)))
-    table = pl.concat([pl.DataFrame(schema=_TIMES), *found], how="diagonal")
-    releases = sorted((name for name in table.columns if name not in _TIMES), key=version_key)
-    return table.select(*_TIMES, *releases[::-1])
-
-
-_TIMES = dict.fromkeys(["study", "work"], pl.String())
+    table = pl.concat(found, how="diagonal")
+    releases = sorted((name for name in table.columns if name not in place), key=version_key)
+    return table.select(*place, *releases[::-1])
 
 
 def _built_alike(record: Record, run: str) -> list[str]:
@@ -301,7 +276,7 @@ def _release(arm: str) -> str:
 
 
 def _timed(record: Record, arms: list[str], run: str) -> pl.DataFrame:
-    samples = record.samples.filter(pl.col("arm").is_in(arms), pl.col("metric") == _TIMED)
+    samples = record.samples.filter(pl.col("arm").is_in(arms), pl.col("metric") == "cpu_s")
     most = pl.len().over("step", "case")
     samples = samples.filter(most == most.max().over("step")).filter(
         pl.col("case") == pl.col("case").min().over("step")
@@ -309,12 +284,11 @@ def _timed(record: Record, arms: list[str], run: str) -> pl.DataFrame:
     (own,) = (arm for arm in arms if _release(arm) == run)
     by = ["step", "case", "metric"]
     effects = paired_effects(round_values(samples, by=by), baseline=own, by=by)
-    ratios = effects.select(
+    return effects.select(
         pl.format("{} ({})", "step", "case").alias("work"),
         release=pl.col("candidate").str.split(",").list.first(),
         ratio=with_interval(),
-    )
-    return ratios.pivot("release", index="work", values="ratio", maintain_order=True)
+    ).pivot("release", index="work", values="ratio", maintain_order=True)
 
 
 def _counted_releases(*wanted: str) -> tuple[Record, list[str]]:
@@ -324,7 +298,7 @@ def _counted_releases(*wanted: str) -> tuple[Record, list[str]]:
         counting = " or ".join(rooms("counts"))
         raise StudyError(f"There is no record of counts: run `pgstudies run {counting}`.")
     arms = record.arms.filter(pl.col("copy_of").is_null())["name"]
-    known = arms.filter(arms.str.contains(r"^\d")).to_list()  # "this server" is none
+    known = arms.filter(arms.str.contains(r"^\d")).to_list()  # "this server" is no release
     for release in wanted:
         if release not in known:
             raise StudyError(
@@ -336,7 +310,7 @@ def _counted_releases(*wanted: str) -> tuple[Record, list[str]]:
 
 
 def _record_of(*wanted: str) -> Record | None:
-    """The record with most counts among those with all these arms (names or servers)."""
+    """The fullest record of counts that has all these arms (names or servers)."""
     return fullest(record for record in counted_records() if {*wanted} <= _names_in(record).keys())
 
 
@@ -364,10 +338,7 @@ def _builds(*releases: str) -> list[str]:
 
 
 def to_compare(before: str, after: str) -> str:
-    """The command that compares two counted releases, by the servers that were counted.
-
-    They are named only if they were built alike.
-    """
+    """The command that compares two counted releases; it names their servers if built alike."""
     one = other = "DIRECTORY"
     record = _record_of(before, after)
     if record and len(set(_builds(before, after))) == 1:
@@ -380,45 +351,43 @@ def to_compare(before: str, after: str) -> str:
 def advice_text(before: str | None = None, after: str | None = None) -> str:
     """The card for a terminal: for an upgrade from ``before`` to ``after``, or for settings alone.
 
-    Raises StudyError as ``counted_between`` does, and where only one is given.
+    Raises StudyError as ``counted_between`` does, and if only one is given.
     """
     if (before is None) != (after is None):
         raise StudyError("Give both releases, --from and --to, or neither.")
-    sides = [side and _without_dots(side) for side in (before, after)]
-    record = _record_of(*filter(None, sides))
-    named = _names_in(record) if record else {}
-    return "\n".join(map(printable, _lines(*(side and named.get(side, side) for side in sides))))
-
-
-def _without_dots(side: str) -> str:
-    """A directory by its absolute path, without links; a release as it is."""
-    return str(Path(side).expanduser().resolve()) if "/" in side else side
-
-
-def _lines(before: str | None, after: str | None) -> Iterator[str]:
-    cards = advice()
+    cards, lines = advice(), list[str]()
     if before is not None and after is not None:
-        units = counted_between(before, after)
-        yield f"From release {before} to {after}"
-        yield "=" * WIDTH
-        for sentence in counted_in_words(units):
-            yield from wrapped(sentence, _INDENT)
-        yield ""
-        yield from _claim_lines(crossed(cards, before, after))
-        yield from _counted(units, before, after)
-        yield from wrapped(counted_builds(before, after))
-        yield ""
-        alike = len(set(_builds(before, after))) == 1
-        yield f"Measure it on servers of your own{'' if alike else ', both built alike'}:"
-        yield f"  {to_compare(before, after)}"
-        yield ""
-    yield "Settings and habits"
+        sides = [
+            str(Path(side).expanduser().resolve()) if "/" in side else side
+            for side in (before, after)
+        ]
+        record = _record_of(*sides)
+        named = _names_in(record) if record else {}
+        lines += _of_upgrade(cards, *(named.get(side, side) for side in sides))
+    lines += ["Settings and habits", "=" * WIDTH]
+    lines += _claim_lines(cards.filter(pl.col("before").is_null()))
+    return "\n".join(map(printable, lines))
+
+
+def _of_upgrade(cards: pl.DataFrame, before: str, after: str) -> Iterator[str]:
+    units = counted_between(before, after)
+    yield f"From release {before} to {after}"
     yield "=" * WIDTH
-    yield from _claim_lines(cards.filter(pl.col("before").is_null()))
+    for sentence in counted_in_words(units):
+        yield from wrapped(sentence, 2)
+    yield ""
+    yield from _claim_lines(crossed(cards, before, after))
+    yield from _counted(units, before, after)
+    yield from wrapped(counted_builds(before, after))
+    yield ""
+    alike = len(set(_builds(before, after))) == 1
+    yield f"Measure it on servers of your own{'' if alike else ', both built alike'}:"
+    yield f"  {to_compare(before, after)}"
+    yield ""
 
 
 def crossed(cards: pl.DataFrame, before: str, after: str) -> pl.DataFrame:
-    """The rows of ``advice`` about changes that lie between two releases."""
+    """The rows of ``advice`` about changes between two releases, in the order of newest_first."""
     within = cards.filter(
         pl.col("before") >= major_number(version_in(before)),
         pl.col("after") <= major_number(version_in(after)),
@@ -427,7 +396,7 @@ def crossed(cards: pl.DataFrame, before: str, after: str) -> pl.DataFrame:
 
 
 def newest_first(cards: pl.DataFrame) -> pl.DataFrame:
-    """The rows of ``advice`` by the release that brought a change, the newest first."""
+    """The rows of ``advice`` sorted by the release that brought the change, the newest first."""
     return cards.sort("after", "before", descending=True, maintain_order=True)
 
 
@@ -437,12 +406,11 @@ def _claim_lines(cards: pl.DataFrame) -> Iterator[str]:
     for (about,), part in cards.group_by("about", maintain_order=True):
         yield question_of(str(about))
         for row in part.iter_rows(named=True):
-            yield from wrapped(row["sentence"], _INDENT)
+            yield from wrapped(row["sentence"], 2)
             details = f"{row['name']}: {row['verdict']}; {then_and_now(row)}; {row['where']}"
-            yield from wrapped(f"[{finding(row)}; {details}]", _INDENT)
+            yield from wrapped(f"[{finding(row)}; {details}]", 2)
         yield "  To try it yourself:"
-        tried = dict.fromkeys(map(to_try, part.iter_rows(named=True)))
-        yield from (f"    {line}" for line in tried)
+        yield from dict.fromkeys(f"    {to_try(row)}" for row in part.iter_rows(named=True))
         yield ""
 
 

@@ -1,4 +1,4 @@
-"""Checks of the measuring itself, where readers meet them: their page, and the front page."""
+"""Checks of the measuring itself, as their page shows them and as other pages read them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ SCHEMA = {"check": pl.String(), "passed": pl.Boolean(), "sentence": pl.String()}
 """A table of checks: ``passed`` is null for one that is not judged."""
 
 KEY = "pgstudies_checks"
-"""Where the executed notebook keeps the checks: in the metadata of the output that shows them,
-because MyST-NB warns of every MIME type that it does not know."""
+"""The key of the checks in the metadata of the output that shows them: MyST-NB warns of every MIME
+type that it does not know."""
 
-SHOWN = {**SCHEMA, **dict.fromkeys(["host", "date", "machine"], pl.String())}
-"""The checks, and where and when (UTC) they were made; machine is that of ``machine_of``."""
+_WORDS = {True: "passed", False: "FAILED"}
 
 
 class ShownChecks:
@@ -40,23 +39,21 @@ class ShownChecks:
         self.checks = checks
 
     def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, str], dict[str, Any]]:
-        words = pl.col("passed").replace_strict(_WORDS, default="not judged")
-        table = self.checks.select("check", "sentence", result=words)
-        bundle = {
-            "text/html": checks_markup(self.checks)
-            + table_html(table.select("check", "result", "sentence"), whole=True),
-            "text/plain": "\n".join(check_lines(self.checks)),
-        }
+        result = pl.col("passed").replace_strict(_WORDS, default="not judged")
+        table = self.checks.select("check", result.alias("result"), "sentence")
+        lines = [f"{word}: {check}: {sentence}" for check, word, sentence in table.rows()]
+        html = checks_markup(self.checks) + table_html(table, whole=True)
+        bundle = {"text/html": html, "text/plain": "\n".join(lines)}
         return bundle, {KEY: self.checks.to_dicts()}
 
 
 def machine_of(host: Mapping[str, Any]) -> str:
-    """Identifies a machine beyond its name: the boot of its kernel, and its processor."""
+    """A machine's identity beyond its name: the boot of its kernel, and its processor."""
     return f"{host.get('boot_id') or host.get('hostname')}, {host.get('cpu_model')}"
 
 
 def display_checks(checks: pl.DataFrame, record: Record) -> ShownChecks:
-    """Show the checks that rest on ``record``, so that the front page can read them."""
+    """The checks with the host, date (UTC) and machine of ``record``, as ``read_checks`` wants."""
     host, date = record.info["host"].get("hostname"), record.info["started_at"][:10]
     origin = {"host": host, "date": date, "machine": machine_of(record.info["host"])}
     located = checks.with_columns(pl.lit(v, pl.String()).alias(name) for name, v in origin.items())
@@ -66,8 +63,8 @@ def display_checks(checks: pl.DataFrame, record: Record) -> ShownChecks:
 def read_checks(*notebooks: Path) -> pl.DataFrame:
     """The checks that executed notebooks show: check, passed, sentence, host, date, machine, study.
 
-    By default those in the book.  No rows for a notebook that is missing or was not executed so
-    far.
+    The notebooks are by default those in the book; one that does not exist or shows none has no
+    rows.
     """
     rows = []
     for notebook in notebooks or [paths.STUDIES / f"{study}.ipynb" for study in rooms("check")]:
@@ -76,23 +73,22 @@ def read_checks(*notebooks: Path) -> pl.DataFrame:
             outputs = (output for cell in cells for output in cell.get("outputs", []))
             kept = (o["metadata"][KEY] for o in outputs if KEY in o.get("metadata", {}))
             rows += [row | {"study": notebook.stem} for row in next(kept, [])]
-    return pl.DataFrame(rows, schema=SHOWN | {"study": pl.String()})
+    more = dict.fromkeys(["host", "date", "machine", "study"], pl.String())
+    return pl.DataFrame(rows, schema={**SCHEMA, **more})
 
 
 def doubtful_machines(checks: pl.DataFrame) -> set[str]:
-    """The machines on which the measuring failed a check: what was measured there is marked."""
+    """The machines on which the measuring failed a check."""
     failed = checks.filter(pl.col("passed").not_())
     return set(failed["machine"].drop_nulls())
 
 
 def doubt(rows: pl.DataFrame, checks: pl.DataFrame) -> str | None:
-    """What a failed check makes doubtful in rows of a scorecard, in words; None if nothing.
+    """How many rows of a scorecard failed checks make doubtful, in words; None if none.
 
-    How far they may be off is what ``failures`` says.  All ten checks are of times: counts of
-    pages, bytes and instructions are what they are.
+    All checks are of times, so counts of pages, bytes and instructions are not doubtful.
     """
-    failed = checks.filter(pl.col("passed").not_())
-    there = rows.filter(pl.col("machine").is_in(failed["machine"].to_list()))
+    there = rows.filter(pl.col("machine").is_in([*doubtful_machines(checks)]))
     of_times = there.filter(pl.col("metric").is_in(TIMES)).height
     if not of_times:
         return None
@@ -107,12 +103,12 @@ def failures(checks: pl.DataFrame) -> str:
 
 
 def checks_markup(checks: pl.DataFrame) -> str:
-    """The checks in short, as HTML: a line, or a box of what failed."""
+    """The checks in short, as HTML: a line, or a box of the failed ones."""
     return _TEMPLATES.get_template("checks.html").render(in_short(checks))
 
 
 def in_short(checks: pl.DataFrame) -> dict[str, Any]:
-    """The checks as templates show them: checks, passed and open (how many), failed, where."""
+    """The checks for templates: checks, passed and open (numbers), failed, where and study."""
     rows = checks.to_dicts()
     return {
         "checks": rows,
@@ -122,14 +118,3 @@ def in_short(checks: pl.DataFrame) -> dict[str, Any]:
         "where": f"on {rows[0]['host']}, {rows[0]['date']}" if rows else "",
         "study": next(iter(rooms("check")), None),
     }
-
-
-def check_lines(checks: pl.DataFrame) -> list[str]:
-    """One line for each check: passed, FAILED or not judged, and why."""
-    return [
-        f"{_WORDS.get(c['passed'], 'not judged')}: {c['check']}: {c['sentence']}"
-        for c in checks.iter_rows(named=True)
-    ]
-
-
-_WORDS = {True: "passed", False: "FAILED"}

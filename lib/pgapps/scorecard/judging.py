@@ -38,9 +38,9 @@ def judged(record: str | Path) -> pl.DataFrame:
     """The claims as the notebook of the record's study judges them: the table of ``judge``.
 
     A reference record has its verdicts beside it.  Another record that this code has not judged yet
-    is replayed, which takes about ten seconds and prints a line on stderr.  Raises StudyError when
-    there is no such record, its study judges no claim or the verdicts beside it are damaged, and
-    NotebookError when the notebook fails.
+    is replayed, which takes about ten seconds.  Raises StudyError when there is no such record, its
+    study judges no claim or the verdicts beside it are damaged, and NotebookError when the notebook
+    fails.
     """
     directory = Path(record).expanduser().resolve()
     study = read_info(directory)["study"]
@@ -76,27 +76,27 @@ def keep(done: Executed) -> None:
 def keep_reference() -> list[Path]:
     """Judge again every reference record whose inputs changed; returns the files written.
 
-    The published verdicts come from these files, so it is for those who change a notebook, the
-    analysis or a reference record: ``make verdicts``.
+    The published verdicts come from these files.  Run it, by ``make verdicts``, after a change of a
+    notebook, the analysis or a reference record.
     """
     written = []
     for study in origins():
-        whole = together_file(study)
-        if judged_by(whole) is None:
-            whole.unlink(missing_ok=True)  # damaged, the notebook would read it
+        _remove_damaged(together_file(study))
         for directory in sorted((paths.REFERENCE_RECORDS / study).glob("*/")):
             require_clean(directory)
-            mark = digest_of(study, directory)
-            beside = directory / VERDICTS
-            known = judged_by(beside)
-            if known == mark:
-                continue
-            if known is None:
-                beside.unlink(missing_ok=True)  # damaged, its notebook would read it
-            table = _judged_here(study, directory, mark)
-            written.append(write_verdicts(beside, table, mark))
+            mark, beside = digest_of(study, directory), directory / VERDICTS
+            if judged_by(beside) != mark:
+                _remove_damaged(beside)
+                table = _judged_here(study, directory, mark)
+                written.append(write_verdicts(beside, table, mark))
         written += keep_together(study)
     return written
+
+
+def _remove_damaged(file: Path) -> None:
+    """Remove a file of verdicts that is damaged: the notebook would read it."""
+    if judged_by(file) is None:
+        file.unlink(missing_ok=True)
 
 
 def keep_together(study: str) -> list[Path]:
@@ -114,10 +114,10 @@ def write_verdicts(file: Path, table: pl.DataFrame, mark: str) -> Path:
     """Write a table of ``judge`` with ``mark``, a digest of all that judged it, and a checksum."""
     types = {name: str(kind) for name, kind in table.schema.items()}
     document: dict[str, Any] = {"judged_by": mark, "columns": types, "claims": table.to_dicts()}
-    *first, claims = ({"sha256": checksum(document)} | document).items()
-    lines = [f" {_text(name)}: {_text(value)},\n" for name, value in first]
-    rows = ",\n".join(f"  {_text(row)}" for row in claims[1])
-    write_file(file, "".join(["{\n", *lines, f' "{claims[0]}": [\n{rows}\n ]\n}}\n']))
+    first = {"sha256": checksum(document), "judged_by": mark, "columns": types}
+    lines = "".join(f' "{name}": {_text(value)},\n' for name, value in first.items())
+    rows = ",\n".join(f"  {_text(row)}" for row in document["claims"])
+    write_file(file, f'{{\n{lines} "claims": [\n{rows}\n ]\n}}\n')
     return file
 
 
@@ -150,18 +150,16 @@ def judged_by(file: Path) -> str | None:
 def digest_of(study: str, record: Path) -> str:
     """A digest of all that the verdicts on a record depend on.
 
-    That is the code of the notebook and of modules beside it, the claims but for their words, the
-    post's numbers, what was measured and counted, and the version of the rules by which that is
-    analysed.
+    That is the code of the notebook and of modules beside it, the claims' rules, the post's
+    numbers, the samples and counts, and the version of the rules of the analysis.
     """
-    room = find_room(study)
-    parts = [INFO, *sample_files(record, read_info(record))]
-    known = rules(study)
+    room, known = find_room(study), rules(study)
     asked = [rule["id"] for rule in known if rule["judged_by"] == INSTRUCTIONS]
     counted = claims_counted().filter(pl.col("claim").is_in(asked)).rows() if asked else []
     rules_text = json.dumps([RULES_VERSION, room.code, known, counted], sort_keys=True)
     digest = hashlib.sha256(rules_text.encode())
     contents = {f: f.read_bytes() for f in room.directory.glob("*.csv")}
+    parts = [INFO, *sample_files(record, read_info(record))]
     contents |= {record / name: content_of(record, name) for name in parts}
     for file in sorted(contents, key=lambda f: (f.parent.name, f.name)):
         digest.update(hashlib.sha256(contents[file]).digest())

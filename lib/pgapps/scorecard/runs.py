@@ -1,4 +1,4 @@
-"""Several runs of one version of a study, or several hosts, judged as the blocks of a run are."""
+"""Verdicts by several runs of one version of a study, or several hosts, each as one number."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 
 def of_reference(study: str) -> tuple[Path, pl.DataFrame] | None:
-    """The newest reference record of a study, and the verdicts by all of its version.
+    """The newest reference record of a study, and the verdicts by all records of its version.
 
-    The newest is that of ``newest_on_most_cores``.  None where no record has verdicts beside it.
+    The newest is by ``newest_on_most_cores``.  None if no record has verdicts beside it.
     """
     files = verdict_files(study)
     newest = newest_on_most_cores((file.parent, read_info(file.parent)) for file in files)
@@ -47,10 +47,9 @@ def of_reference(study: str) -> tuple[Path, pl.DataFrame] | None:
 def of_all_runs(study: str, record: Path, judged: pl.DataFrame) -> pl.DataFrame:
     """The verdicts on a reference record by all reference records of its version.
 
-    ``judged`` is the table of ``judge`` on ``record``; the result is that with one more column,
-    runs: by how many records the claim was measured, null where by none.  See ``judged_together``.
-    Of the records of one boot of a machine the newest alone counts: they agree with each other
-    better than with the others.
+    ``judged`` is the table of ``judge`` on ``record``; the result has one more column, runs: by how
+    many records the claim was measured, or null.  See ``judged_together``.  Of the records of one
+    boot of a machine only the newest counts, as they agree with each other better than with others.
     """
     info = read_info(record)
     own, runs = version(info), {_boot(info): judged}
@@ -70,7 +69,7 @@ def _boot(info: Info) -> str | None:
 def version(info: Info) -> tuple[object, ...] | None:
     """What runs that are judged together have in common; None for a run that is judged alone.
 
-    That is one that was not completed, is of uncommitted code or does not know its code.
+    Alone are runs that were not completed, of uncommitted code, or that do not know their code.
     """
     is_dirty = (info.get("git") or {}).get("dirty")
     if info["status"] != "complete" or is_dirty or not info.get("code"):
@@ -81,11 +80,10 @@ def version(info: Info) -> tuple[object, ...] | None:
 def judged_together(study: str, tables: Sequence[pl.DataFrame]) -> list[dict[str, Any]]:
     """The rows of the first of several tables of ``judge``, with the verdicts of all together.
 
-    A table is of one run, or of one host, and each counts as one number.  The rows have one more
-    key, runs: how many tables have a ratio of the claim by the same metric and commit, or None.
-    Where these are at least ``RUNS``, ratio, low, high and how far copies differ are estimated from
-    them, and p_family is that among all such claims of ``FAMILY``.  With fewer, the row is that of
-    the first table.
+    Each table is of one run, or of one host, and counts as one number.  The rows have one more key,
+    runs: how many tables have a ratio of the claim by the same metric and commit, or None.  From
+    ``RUNS`` on, ratio, low, high and how far copies differ are estimated from these tables, and
+    p_family is among all such claims of ``FAMILY``.  With fewer, the row is that of the first.
     """
     by_claim = [{row["claim"]: row for row in table.iter_rows(named=True)} for table in tables]
     thresholds = {rule["id"]: rule.get("threshold") for rule in rules(study)}
@@ -119,13 +117,13 @@ def judged_together(study: str, tables: Sequence[pl.DataFrame]) -> list[dict[str
 
 
 def _is_measured(row: Row) -> bool:
-    """Whether a run's ratio counts.  It does where its copies differ: those of all runs decide."""
+    """Whether a run's ratio counts, even if its copies differ: the copies of all runs decide."""
     word, _, reason = row["verdict"].partition(": ")
     is_out = word == NOT_TESTED or (word == NOT_JUDGED and not reason.startswith(COPIES_DIFFER))
     return row["ratio"] is not None and not is_out
 
 
 def _estimated(rows: Sequence[Row], *names: str) -> dict[str, float]:
-    """Estimate and interval, by these names, of the ratios that rows have by the first of them."""
+    """Estimate, low and high, by these names, of the ratios that rows have by the first name."""
     found = estimate_rows([[math.log(row[names[0]]) for row in rows]])
     return {n: math.exp(value[0]) for n, value in zip(names, found[:3], strict=True)}

@@ -49,22 +49,30 @@ if TYPE_CHECKING:
 
 SCHEMA: dict[str, pl.DataType] = {
     **dict.fromkeys(["study", "claim", "name", "text", "source", "kind"], pl.String()),
-    "holds_when": pl.String(),
-    "metric": pl.String(),
+    "holds_when": pl.String(),  # what would count as holding
+    "metric": pl.String(),  # what the claim is judged by
+    # The post's ratio at the size of the run; ours with its 95 % interval; beside it the ratio by
+    # wall time where CPU time judged, and by CPU time where wall time did.
     **dict.fromkeys(["published_ratio", "ratio", "low", "high", "beside"], pl.Float64()),
     "blocks": pl.Int64(),
+    # How many reference records of one version measured the claim; ``RUNS`` or more judge it
+    # together.  Null in the row of one record alone.
     "runs": pl.Int64(),
+    # The verdict is one of ``agreement``, "inconclusive: n more blocks", "not judged: reason" or
+    # "not tested: reason"; the date (UTC) is when the record was begun.
     **dict.fromkeys(["verdict", "server", "release", "host", "date"], pl.String()),
+    # How the servers were built, if that differs; the place on the study's page.
     **dict.fromkeys(["profile", "record", "machine", "builds", "link"], pl.String()),
+    # What stands for what the post had, or null; the commit that judges in its place, where the
+    # ratio of the stand-in is stood_in.
     **dict.fromkeys(["stand_in", "commit"], pl.String()),
     **dict.fromkeys(["stood_in", "stood_in_low", "stood_in_high"], pl.Float64()),
+    # Whether no post makes the claim; whether this is the record of the study's page, or without a
+    # page the newest one, if possible with enough blocks for intervals; whether it is the newest
+    # reference record of the study.
     **dict.fromkeys(["beyond", "current", "reference"], pl.Boolean()),
 }
-"""The columns, in order."""
-
-_NO_RECORD = f"{NOT_TESTED}: no record"
-
-_NOT_ON_THE_PAGE = f"{NOT_TESTED}: the study's page does not judge it"
+"""The columns of a ``scorecard``, in order."""
 
 _RELEASE = re.compile(r"\d\d+|\d\.\d+")
 
@@ -77,25 +85,12 @@ def scorecard(
 ) -> pl.DataFrame:
     """Every claim (of ``study``) by the record its page rests on, and by others.
 
-    ``records`` says by which: the current one alone, the reference record beside it, or all.  Of
-    studies that are not in ``own``, where this is given, the reference record alone counts.
+    ``records`` chooses the current record alone, the reference record beside it, or all.  Of
+    studies that are not in ``own``, if that is given, the reference record alone counts.
 
-    Columns, those of ``SCHEMA``: holds_when, what would count as holding; metric, what it is judged
-    by; published_ratio at the size of the run; ratio with its 95 % interval from low to high;
-    beside, the ratio by wall time where CPU time judged, and the other way round; verdict, one of
-    ``agreement``, "inconclusive: n more blocks", "not judged: reason" or "not tested: reason";
-    runs, by how many reference records of one version the claim was measured, which judge it
-    together where these are ``RUNS``, null in the row of one record alone; server, the version that
-    the claim was judged on, and release, such as 9.6 or 18; date (UTC) when the record was begun;
-    builds, how its servers were built where that differs; link, the place on the study's page, from
-    the directory of the studies; stand_in, what stands for what the post had, null where nothing
-    does; commit, that judges in place of a stand-in, whose ratio then is stood_in with its
-    interval; beyond, whether no post makes the claim; current, whether this is the record of the
-    page, or without a page the newest one, if possible with enough blocks for intervals;
-    reference, whether it is the newest reference record of the study.  Rows are in the order of the
-    claims, each by its current record first, then by the others from the newest on.  A record never
-    judged before is replayed.
-    Raises StudyError for a study without claims.
+    Rows, with the columns of ``SCHEMA``, are in the order of the claims, each by its current record
+    first, then by the others from the newest on.  A record never judged before is replayed.  Raises
+    StudyError for a study without claims.
     """
     known = origins()
     if study is not None and study not in known:
@@ -103,29 +98,28 @@ def scorecard(
     in_book = {run.study: run.record for run in book_runs(paths.STUDIES) if run.record}
     claims, rows = all_claims(), list[dict[str, Any]]()
     for name in [study] if study else known:
-        reference = _reference(name)
+        newest = newest_on_most_cores(infos_below(paths.REFERENCE_RECORDS, name))
+        reference = newest.name if newest else None
         if own is None or name in own:
             places = _places(name, in_book.get(name))
         else:
-            places = [paths.REFERENCE_RECORDS / name / reference] if reference else []
+            places = [newest] if newest else []
         found = list(islice(readable_records(places), None if records == "all" else 1))
-        if records == "reference":
-            known_here = {record.path.name for record in found}
-            beside = [p for p in places if p.name == reference and p.name not in known_here]
-            found += readable_records(beside)
+        if records == "reference" and reference not in [record.path.name for record in found]:
+            found += readable_records(place for place in places if place.name == reference)
         cards = [
             card
             for record in found
             for card in _cards(record, record.path.name == reference, records == "all")
         ]
-        for claim in claims.filter(pl.col("study") == name).iter_rows(named=True):
-            link = {"link": f"{name}.html#{known[name].anchor}"}
+        link = {"link": f"{name}.html#{known[name].anchor}"}
+        why = "the study's page does not judge it" if cards else "no record"
+        for claim in claims.filter(study=name).iter_rows(named=True):
             judged = [card[claim["claim"]] for card in cards if claim["claim"] in card]
-            judged = judged or [{"verdict": _NOT_ON_THE_PAGE if cards else _NO_RECORD}]
             rows += [
                 _with_rule(claim | link | {k: v for k, v in card.items() if v is not None})
                 | {"current": not n, "reference": card.get("reference", False)}
-                for n, card in enumerate(judged)
+                for n, card in enumerate(judged or [{"verdict": f"{NOT_TESTED}: {why}"}])
             ]
     return pl.DataFrame(
         [{column: row.get(column) for column in SCHEMA} for row in rows], schema=SCHEMA
@@ -133,7 +127,7 @@ def scorecard(
 
 
 def _with_rule(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with what it is judged by, and what would count as holding at the run's size."""
+    """The row with its metric, and with what would count as holding at the run's size."""
     metric = row.get("metric") or row["judged_by"]
     if row.get("commit"):
         row["stand_in"] = row["with_commit"]
@@ -157,7 +151,7 @@ def holds_when(
     threshold: float | None = None,
     margin: float | None = None,
 ) -> str:
-    """What would count as holding, by ``agreement``, in a sentence; ``margin`` None: not known."""
+    """What would count as holding, by ``agreement``, in a sentence; the margin may be unknown."""
     percent = "the margin" if margin is None else f"{100 * margin:g} %"
     measure = MEASURES.get(metric, metric)
     if kind == "alike":
@@ -182,9 +176,9 @@ def holds_when(
 def _places(study: str, in_book: Record | None) -> list[Path]:
     """The records that count: the current one, then those with enough blocks from the newest on.
 
-    Without a page the current one is the newest one's host's, as ``newest_on_most_cores`` says.
+    Without a page the current one is of the newest record's host, by ``newest_on_most_cores``.
     """
-    complete = list_records(study).filter(pl.col("status") == "complete").reverse()
+    complete = list_records(study).filter(status="complete").reverse()
     enough = complete.filter(pl.col("blocks_done") >= fewest_blocks())["path"].to_list()
     own = [str(in_book.path)] if in_book else [] if enough else complete["path"].to_list()[:1]
     once = {Path(path).name: Path(path) for path in reversed([*own, *enough])}  # a copy is the same
@@ -197,17 +191,11 @@ def _places(study: str, in_book: Record | None) -> list[Path]:
     return found
 
 
-def _reference(study: str) -> str | None:
-    """The name of the newest reference record, as ``newest_on_most_cores`` says."""
-    newest = newest_on_most_cores(infos_below(paths.REFERENCE_RECORDS, study))
-    return newest.name if newest else None
-
-
 def _cards(record: Record, is_reference: bool, in_detail: bool) -> list[dict[str, dict[str, Any]]]:
     """The verdicts of a record, by claim, without columns that do not apply.
 
-    For the reference record, first the verdicts by all records of its version; then, ``in_detail``,
-    its own of claims that several judge together.
+    For the reference record, the first are by all records of its version; then ``in_detail`` come
+    its own verdicts on claims that several records judge together.
     """
     about = {
         "host": host_of(record.info),
@@ -223,7 +211,7 @@ def _cards(record: Record, is_reference: bool, in_detail: bool) -> list[dict[str
             together = of_all_runs(record.info["study"], record.path, alone)
     except StudyError as error:
         reason = f"{NOT_TESTED}: {str(error).rstrip('.')}"
-        claims = all_claims().filter(pl.col("study") == record.info["study"])["claim"]
+        claims = all_claims().filter(study=record.info["study"])["claim"]
         alone = together = pl.DataFrame({"claim": claims}).with_columns(verdict=pl.lit(reason))
 
     def cards(table: pl.DataFrame) -> dict[str, dict[str, Any]]:
@@ -235,17 +223,17 @@ def _cards(record: Record, is_reference: bool, in_detail: bool) -> list[dict[str
             for row in table.iter_rows(named=True)
         }
 
-    found = cards(together)
-    several = [claim for claim, card in found.items() if (card.get("runs") or 0) >= RUNS]
+    found, several = cards(together), set[str]()
     for claim, card in found.items():
         card["reference"] = is_reference
-        if claim in several:
+        if (card.get("runs") or 0) >= RUNS:
+            several.add(claim)
             card["record"] = f"{record.path.name} and those alike"
     own = {claim: card for claim, card in cards(alone).items() if claim in several}
     return [found, own] if own and in_detail else [found]
 
 
-_WORDS = {"text", "baseline"}  # the first may have been put better since
+_WORDS = {"text", "baseline"}  # the text may have been improved since
 
 
 def in_full(row: Mapping[str, Any]) -> str:
@@ -282,8 +270,7 @@ def with_outcome(cards: pl.DataFrame) -> pl.DataFrame:
 def in_sum(cards: pl.DataFrame) -> str:
     """The numbers of claims by outcome, best first: "2 hold; 1 gone"."""
     counts = dict(with_outcome(cards)["outcome"].value_counts().iter_rows())
-    much = counts.pop(MUCH_STRONGER, 0)
-    if much:
+    if much := counts.pop(MUCH_STRONGER, 0):
         counts["holds"] = counts.get("holds", 0) + much
     return "; ".join(
         f"{counts[word]} {in_words(o, counts[word], much if word == 'holds' else 0)}"
@@ -309,7 +296,7 @@ def decided(cards: pl.DataFrame) -> str:
     return f"{words}, {stood} of these by a stand-in" if stood else words
 
 
-def in_words(outcome: Outcome, count: int, much: int = 0) -> str:
+def in_words(outcome: Outcome, count: int, much: int) -> str:
     """How a sentence goes on after a number of claims, such as "hold" after 2, "holds" after 1.
 
     ``much`` of them hold much stronger.

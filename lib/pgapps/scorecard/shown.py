@@ -23,11 +23,10 @@ def is_judged(row: Mapping[str, Any]) -> bool:
 def shown(study: str, claims: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What a study's row shows, of its ``claims`` as ``side_by_side`` returns them.
 
-    The keys are ``shown``: the claim of the first headline that is judged; where none is, of the
-    first one that has a ratio, or else of the first one.  ``main``: the number of claims with a
-    headline.  ``open``: the other claims with a headline that are open.  ``lacks`` and
-    ``remedy``: what that one lacks and the command that measures it; empty where it is judged.  A
-    study without headlines is shown by the first of all its claims, by the same rule.
+    - shown: the first claim with a headline that is judged; else the first that has a ratio; else
+      the first.  Without headlines, all claims are considered
+    - main: the number of claims with a headline; open: the others among them that are open
+    - lacks and remedy: what the shown claim lacks and the command that measures it, or empty
     """
     rows = {row["claim"]: row for row in claims}
     main = [rows[name] for name in dict.fromkeys(h.claim for h in headlines(study)) if name in rows]
@@ -41,9 +40,8 @@ def shown(study: str, claims: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def missing(row: Mapping[str, Any]) -> tuple[str, str]:
     """What an open claim lacks, as part of a sentence, and the command that measures it."""
-    command = f"pgstudies run {row['study']}"
-    if row["profile"]:
-        command += f" --profile {row['profile']}"
+    size = f" --profile {row['profile']}" if row["profile"] else ""
+    command = f"pgstudies run {row['study']}{size}"
     word, _, reason = row["verdict"].partition(": ")
     if word == NOT_TESTED:
         return reason or "it was not measured", command

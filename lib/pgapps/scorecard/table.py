@@ -19,13 +19,7 @@ from pgservers.terminal import printable
 from pgstudies.analysis.agreement import MEASURES, MUCH_STRONGER, RUNS, ratio_text
 from pgstudies.analysis.claims import all_claims, origins
 from pgstudies.charts.claims import answer
-from pgstudies.charts.outcomes import (
-    OUTCOMES,
-    agreement_with,
-    outcome_of,
-    runs_text,
-    usual_runs,
-)
+from pgstudies.charts.outcomes import OUTCOMES, agreement_with, outcome_of, runs_text, usual_runs
 from pgstudies.records.counts import INSTRUCTIONS
 from pgstudies.records.reading import made_where
 from pgstudies.rooms import find_room
@@ -42,17 +36,26 @@ if TYPE_CHECKING:
 
 _TEMPLATES = environment(Path(__file__).parent)
 
+PICTURE = {"width": 120, "gone": 40.0, "published": 80.0}
+"""The picture of how much is left of an effect (pixels): its width, and where none and all are."""
+
+MOST_REASONS = 4  # reasons for open claims that are printed after a run; its page has all
+
+# Columns of text: the longest line, an indent, where the text beside the verdict begins, figures.
+WIDTH, _INDENT = 79, 2
+_COLUMN = _INDENT + max(map(len, OUTCOMES)) + 2
+_PUBLISHED = len("published ")
+_FIGURES = len("0.0858 (0.0585 to 0.0126)")
+
 
 def score_front(cards: pl.DataFrame) -> HTML:
-    """A row for each study: what it asks, then, now, and beside it what this machine's run says.
+    """The front page's table: a row for each study, with its question and one of its main claims.
 
-    ``cards`` is a ``scorecard`` with the reference records.  The first line counts the claims by
-    what they came to, the next says what this machine's column is worth.  A row shows the claim of
-    a headline, as ``shown`` says, and which others of its kind are open; below it, folded, are the
-    study's answer in a sentence or two and all its claims, a line for each: its name, the published
-    ratio and ours, a picture of how much of the published effect is left, and whether this machine
-    agrees.  A line links to the claim's row in the scorecard, and its title has the claim's words
-    and both verdicts.  A study without a reference record shows its own run alone.
+    ``cards`` is a ``scorecard`` with the reference records.  Above the table are the numbers of
+    claims by outcome, and what this machine's column is worth.  A row shows the claim that
+    ``shown`` chooses; folded below it are the study's answer and a line for each of its claims,
+    which links to the claim's row in the scorecard.  A study without a reference record shows its
+    own run alone.
     """
     checks = read_checks()
     studies = []
@@ -79,7 +82,7 @@ def score_front(cards: pl.DataFrame) -> HTML:
                 **shown(str(study), claims),
             }
         )
-    now, here = (pl.concat(tables) for tables in zip(*_by_study(cards), strict=True))
+    now, here = _sides(cards)
     told = decided(of_posts(now)), failures(checks), _worth(here, studies)
     return _html("score_front", studies, came_to(of_posts(cards)), PICTURE, *told)
 
@@ -97,9 +100,9 @@ def _worth(here: pl.DataFrame, studies: list[dict[str, Any]]) -> dict[str, Any] 
     if here.is_empty():
         return None
     own = [row["own"]["agreement"] for study in studies for row in study["claims"] if row["own"]]
+    sizes = here["profile"].drop_nulls().unique(maintain_order=True)
     return {
-        "sizes": " and ".join(here["profile"].drop_nulls().unique(maintain_order=True))
-        or "unknown",
+        "sizes": " and ".join(sizes) or "unknown",
         "claims": here.height,
         "decided": is_decided(here).sum(),
         "agree": own.count("agrees"),
@@ -111,35 +114,42 @@ def came_to(cards: pl.DataFrame) -> list[dict[str, Any]]:
     """The numbers of claims of a ``scorecard`` by outcome, the best outcome first.
 
     Each is a dict of outcome, words (how a sentence goes on after the number), now and here (how
-    many, here None where nothing was run), and claims: those of now, as ``for_template``, with the
-    key title, the study's in words.  What holds much stronger is among what holds.
+    many; here is None if nothing was run), and claims: those of now, as ``for_template``, with the
+    study's title.  Claims that hold much stronger count as holding.
     """
-    parts = [now_and_here(part) for part in cards.partition_by("study", maintain_order=True)]
-    claims = [for_template(row) for part, _ in parts for row in part.iter_rows(named=True)]
-    own = [outcome_of(verdict) for _, part in parts for verdict in part["verdict"]]
+    now, here = _sides(cards)
+    claims = [for_template(row) for row in now.iter_rows(named=True)]
+    own = [outcome_of(verdict) for verdict in here["verdict"]]
     found = []
     stronger = OUTCOMES[MUCH_STRONGER]
     for outcome in OUTCOMES.values():
         of = {outcome, stronger} if outcome.word == "holds" else {outcome} - {stronger}
-        now = [row for row in claims if row["outcome"] in of]
-        if now or of & set(own):
-            much = sum(row["outcome"] == stronger for row in now)
+        rows = [row for row in claims if row["outcome"] in of]
+        if rows or of & set(own):
+            much = sum(row["outcome"] == stronger for row in rows)
             found.append(
                 {
                     "outcome": outcome,
-                    "words": in_words(outcome, len(now), much),
-                    "now": len(now),
+                    "words": in_words(outcome, len(rows), much),
+                    "now": len(rows),
                     "here": sum(map(own.count, of)) if own else None,
-                    "claims": [row | {"title": origins()[row["study"]].title} for row in now],
+                    "claims": [row | {"title": origins()[row["study"]].title} for row in rows],
                 }
             )
     return found
 
 
+def _sides(cards: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """``now_and_here`` of all studies."""
+    parts = cards.partition_by("study", maintain_order=True) or [cards]
+    now, here = zip(*map(now_and_here, parts), strict=True)
+    return pl.concat(now), pl.concat(here)
+
+
 def now_and_here(part: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The rows of a study in a ``scorecard`` for now, and those of this machine.
 
-    Now is the newest reference record.  Without one it is the current record, which then is not
+    Now is the newest reference record, or without one the current record, which is then not
     repeated for this machine.
     """
     if not part["reference"].any():
@@ -153,7 +163,7 @@ def now_and_here(part: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 def side_by_side(part: pl.DataFrame) -> list[dict[str, Any]]:
     """The claims of a study, as ``for_template`` of now, with this machine's as ``own``.
 
-    ``own`` has the key agreement: see ``agreement_with``; it is None where nothing was run here.
+    ``own`` has the key agreement, by ``agreement_with``; it is None if nothing was run here.
     """
     now, own = now_and_here(part)
     usual = usual_runs(now)
@@ -161,21 +171,16 @@ def side_by_side(part: pl.DataFrame) -> list[dict[str, Any]]:
     rows = []
     for row in now.iter_rows(named=True):
         here = beside.get(row["claim"])
-        agreement = {"agreement": agreement_with(row, here)} if here else {}
-        shown_here = for_template(here) | agreement if here else None
-        rows.append(for_template(row, runs_text(row["runs"], usual)) | {"own": shown_here})
+        own_row = here and for_template(here) | {"agreement": agreement_with(row, here)}
+        rows.append(for_template(row, runs_text(row["runs"], usual)) | {"own": own_row})
     return rows
 
 
-PICTURE = {"width": 120, "gone": 40.0, "published": 80.0}
-"""The picture of what is left of an effect (pixels): its width, and the places of 0 and 1."""
-
-
 def left(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Where our ratio and its interval are between no effect (0) and the published one (1).
+    """The places of our ratio and its interval in ``PICTURE`` (pixels), on a logarithmic scale.
 
-    On a logarithmic scale, in pixels of ``PICTURE``; ``beyond`` where ours is outside of it.  None
-    where the post claims no change or has no figure, and without our ratio.
+    ``beyond`` says that ours is outside of it.  None if the post claims no change or has no figure,
+    and without our ratio.
     """
     published, ratio = row["published_ratio"], row["ratio"]
     if not ratio or row["kind"] == "alike" or published in {None, 1.0}:
@@ -187,15 +192,13 @@ def left(row: Mapping[str, Any]) -> dict[str, Any] | None:
         return round(min(max(x, 4.0), PICTURE["width"] - 4.0), 1)
 
     x = place(ratio)
-    bounds = [place(value) for value in (row["low"], row["high"]) if value]
+    bounds = [place(value) for value in (row["low"], row["high"]) if value] or [x]
     is_beyond = x in {4.0, PICTURE["width"] - 4.0}
-    return {"x": x, "from": min(bounds, default=x), "to": max(bounds, default=x)} | {
-        "beyond": is_beyond
-    }
+    return {"x": x, "from": min(bounds), "to": max(bounds), "beyond": is_beyond}
 
 
 def checks_line() -> HTML:
-    """Whether this machine's measuring passed its checks, in a line that names what failed."""
+    """A line on the checks of this machine's measuring, which names the failed ones."""
     return _html("checks_line", in_short(read_checks()))
 
 
@@ -207,9 +210,9 @@ def row_id(row: Mapping[str, Any]) -> str:
 def for_template(row: Mapping[str, Any], runs: str = "") -> dict[str, Any]:
     """The row, with the texts that the templates show.
 
-    ``figures`` is our ratio, and its interval with the words for ``runs``; ``measure`` what it is a
-    ratio of; ``by_wall`` the ratio by wall time, where CPU time judged, and ``by_cpu`` that by CPU
-    time, where instructions did, or a dash.
+    ``figures`` is our ratio, and its interval with the words for ``runs``; ``measure`` is what it
+    is a ratio of; ``by_wall`` is the ratio by wall time if CPU time judged, ``by_cpu`` the ratio by
+    CPU time if instructions judged, else a dash.
     """
     ratio, _, interval = ("", "", "") if row["ratio"] is None else interval_text(row).partition(" ")
     interval = ", ".join(filter(None, [interval, runs]))
@@ -230,10 +233,8 @@ def interval_text(row: Mapping[str, Any]) -> str:
     if row["low"] is None:
         within = "no interval"
     elif row["low"] == row["high"]:
-        by_runs = (row.get("runs") or 0) >= RUNS
-        what = "run" if by_runs else "block"
-        what = "count" if row.get("metric") == INSTRUCTIONS else what
-        within = f"in every {what}"
+        what = "run" if (row.get("runs") or 0) >= RUNS else "block"
+        within = f"in every {'count' if row.get('metric') == INSTRUCTIONS else what}"
     else:
         within = f"{ratio_text(row['low'])} to {ratio_text(row['high'])}"
     return f"{ratio_text(row['ratio'])} ({within})"
@@ -241,12 +242,11 @@ def interval_text(row: Mapping[str, Any]) -> str:
 
 def then_and_now(row: Mapping[str, Any]) -> str:
     """The published ratio and ours with its interval, such as "published 2.00, now 1.75 (…)"."""
-    published = ratio_text(row["published_ratio"])
-    return f"published {published}, now {interval_text(row)}"
+    return f"published {ratio_text(row['published_ratio'])}, now {interval_text(row)}"
 
 
 def judged_where(row: Mapping[str, Any]) -> str:
-    """By which run a row was judged: release, machine, date and size, and how many runs it has."""
+    """The run that judged a row: release, machine, date and size, and the number of runs."""
     if row["record"] is None:
         return "no record"
     where = made_where(row["server"], row["host"], row["date"], row["profile"])
@@ -258,23 +258,8 @@ def _html(macro: str, *values: object) -> HTML:
     return HTML(text)  # type: ignore[no-untyped-call]
 
 
-WIDTH = 79
-"""The longest line of text (columns)."""
-
-_INDENT = 2
-
-_COLUMN = _INDENT + max(map(len, OUTCOMES)) + 2  # where what stands beside the verdict begins
-
-_PUBLISHED = len("published ")
-
-_FIGURES = len("0.0858 (0.0585 to 0.0126)")
-
-
 def in_text(cards: pl.DataFrame) -> str:
-    """A ``scorecard``, study by study: published, now and this machine; then the outcomes' numbers.
-
-    Now is the verdict of the reference records, or without one that of the current record.
-    """
+    """A ``scorecard``, study by study: published, now and this machine; then ``in_sentence``."""
     lines: list[str] = []
     for (study,), part in cards.group_by("study", maintain_order=True):
         lines += [*_study(str(study), part), ""]
@@ -289,7 +274,7 @@ def in_text(cards: pl.DataFrame) -> str:
 
 def in_sentence(cards: pl.DataFrame) -> str:
     """The numbers of a ``scorecard``'s claims by outcome, now and on this machine, in words."""
-    now, own = (pl.concat(tables) for tables in zip(*_by_study(of_posts(cards)), strict=True))
+    now, own = _sides(of_posts(cards))
     words = (
         f"{now.height} {'claim' if now.height == 1 else 'claims'}: {in_sum(now)}. {decided(now)}."
     )
@@ -297,19 +282,15 @@ def in_sentence(cards: pl.DataFrame) -> str:
     return words + here if own.height else words
 
 
-MOST_REASONS = 4
-"""The number of reasons for open claims that are printed after a run; its page has all."""
-
-
 def ended(study: str, done: Executed) -> list[str]:
     """A run's result for a terminal: outcomes of its claims, what is open and why, its page."""
     lines: list[str] = []
-    if done.verdicts is not None and done.verdicts.height:
-        judged = done.verdicts.filter(is_decided(done.verdicts))
-        left_open = done.verdicts.filter(~is_decided(done.verdicts))
-        parts = [in_sum(judged)] if judged.height else []
-        parts += [f"{left_open.height} open"] if left_open.height else []
-        count = f"{done.verdicts.height} {'claim' if done.verdicts.height == 1 else 'claims'}"
+    verdicts = done.verdicts
+    if verdicts is not None and verdicts.height:
+        left_open = verdicts.filter(~is_decided(verdicts))
+        number_open = f"{left_open.height} open" if left_open.height else ""
+        parts = filter(None, [in_sum(verdicts.filter(is_decided(verdicts))), number_open])
+        count = f"{verdicts.height} {'claim' if verdicts.height == 1 else 'claims'}"
         lines += wrapped(f"{count}: {'; '.join(parts)}.", _INDENT)
         lines += _open_lines(study, left_open)
     page = paths.HTML / "book" / "studies" / f"{study}.html"
@@ -321,18 +302,12 @@ def _open_lines(study: str, left_open: pl.DataFrame) -> Iterator[str]:
     names = dict(all_claims().filter(study=study).select("claim", "name").iter_rows())
     reasons: dict[str, list[str]] = {}
     for row in left_open.iter_rows(named=True):
-        claim = names.get(row["claim"], row["claim"])
-        reasons.setdefault(in_full(row), []).append(claim)
+        reasons.setdefault(in_full(row), []).append(names.get(row["claim"], row["claim"]))
     common = sorted(reasons.items(), key=lambda item: -len(item[1]))
     for reason, claims in common[:MOST_REASONS]:
         yield from wrapped(f"Open: {'; '.join(claims)} ({reason}).", _INDENT)
     if rest := sum(len(claims) for _, claims in common[MOST_REASONS:]):
         yield from wrapped(f"Open for other reasons, which the page has: {rest}.", _INDENT)
-
-
-def _by_study(cards: pl.DataFrame) -> list[tuple[pl.DataFrame, pl.DataFrame]]:
-    parts = cards.partition_by("study", maintain_order=True)
-    return [now_and_here(part) for part in parts or [cards]]
 
 
 def _study(study: str, part: pl.DataFrame) -> Iterator[str]:
@@ -342,7 +317,7 @@ def _study(study: str, part: pl.DataFrame) -> Iterator[str]:
     if len(post) < room:
         yield f"{origin.title}{post:>{room}}"
     else:
-        yield from (*wrapped(origin.title), *wrapped(post))
+        yield from [*wrapped(origin.title), *wrapped(post)]
     yield "=" * WIDTH
     now, own = now_and_here(part)
     for name, rows in (("Now", now), ("This machine", own)):
@@ -360,15 +335,15 @@ def _study(study: str, part: pl.DataFrame) -> Iterator[str]:
 
 
 def _about(name: str, rows: pl.DataFrame) -> Iterator[str]:
-    """The outcomes of the rows, and the run that judged them."""
+    """The outcomes of the rows, the run that judged them, and whether its times may be off."""
     yield from wrapped(f"{name}: {in_sum(of_posts(rows))}")
     usual = _usual(rows)
     if usual["record"] is not None:
         runs = f", {runs_text(usual['runs'])}" if usual["runs"] else ""
+        builds = f"; {usual['builds']}" if usual["builds"] else ""
         yield from wrapped(
             f"{usual['host']}, PostgreSQL {usual['server']}, {usual['date']} UTC, "
-            f"{usual['blocks']} blocks, {usual['profile'] or 'unknown'} size{runs}"
-            f"{'; ' if usual['builds'] else ''}{usual['builds'] or ''}",
+            f"{usual['blocks']} blocks, {usual['profile'] or 'unknown'} size{runs}{builds}",
             _INDENT,
         )
     checks = read_checks()
@@ -385,20 +360,19 @@ def _usual(part: pl.DataFrame) -> dict[str, Any]:
 
 def _claim(row: Mapping[str, Any], usual: Mapping[str, Any]) -> Iterator[str]:
     word = outcome_of(row["verdict"]).word
-    remarks = [row["verdict"].removeprefix(word).removeprefix(": ")]
-    if row["server"] not in {usual["server"], None}:
-        remarks.insert(0, f"on {row['server']}")
-    if row["blocks"] not in {usual["blocks"], None}:
-        remarks.insert(0, f"{row['blocks']} blocks")
-    remarks.insert(0, runs_text(row["runs"], usual["runs"]))
+    remarks = [
+        runs_text(row["runs"], usual["runs"]),
+        "" if row["blocks"] in {usual["blocks"], None} else f"{row['blocks']} blocks",
+        "" if row["server"] in {usual["server"], None} else f"on {row['server']}",
+        row["verdict"].removeprefix(word).removeprefix(": "),
+    ]
     text = "; ".join(filter(None, remarks))
     if row["ratio"] is not None:
         text = f"{row['published']:{_PUBLISHED}}{interval_text(row):{_FIGURES}}  {text}".rstrip()
     lines = wrapped(text, _COLUMN) or [""]
     yield f"{' ' * _INDENT}{word:{_COLUMN - _INDENT}}{lines[0].strip()}".rstrip()
     yield from lines[1:]
-    own = row["own"]
-    if own:
+    if own := row["own"]:
         figures = f": {interval_text(own)}" if own["ratio"] is not None else ""
         yield from wrapped(f"this machine {own['agreement']}{figures}", _COLUMN)
     yield from wrapped(f"{row['text']}{' †' if row['stand_in'] else ''}", _COLUMN)

@@ -13,13 +13,6 @@ from pgservers.terminal import say, tell
 
 commands = typer.Typer()
 
-FROM_SERVERS = "pgstudies.from_servers"
-"""The entry points that write a workload from a server's queries, such as that of ``plans``.
-
-Arguments are the directory, the address, how many queries, roles, and what shows its progress; it
-returns sentences.
-"""
-
 
 @commands.command(short_help="Write an example of a workload of your own.")
 def new_workload(
@@ -31,7 +24,6 @@ def new_workload(
             metavar="DSN",
             help="Write scripts of the queries that took most time on this server, according to "
             "pg_stat_statements.",
-            show_default=False,
         ),
     ] = None,
     from_log: Annotated[
@@ -39,7 +31,6 @@ def new_workload(
         typer.Option(
             metavar="FILE",
             help="Write scripts of the queries that took most time by this log of a server.",
-            show_default=False,
         ),
     ] = None,
     top: Annotated[
@@ -83,22 +74,20 @@ def new_workload(
 
     if from_server is not None and from_log is not None:
         raise StudyError("Give --from-server or --from-log, not both.")
-    from_servers = [*entry_points(group=FROM_SERVERS)]
-    if from_server is not None and not from_servers:
-        raise StudyError("--from-server needs the application plans, which is not installed.")
-    how = (top, role or [], lambda what: say(f"{what} ..."))
-    told: list[str] = []
-    if from_server is not None:
-        told = from_servers[0].load()(directory.expanduser(), from_server, *how)
-    elif from_log is not None:
-        told = write_scripts_of_log(directory.expanduser(), from_log.expanduser(), *how)
+    home, how = directory.expanduser(), (top, role or [], lambda what: say(f"{what} ..."))
+    if from_log is not None:
+        told = write_scripts_of_log(home, from_log.expanduser(), *how)
+    elif from_server is not None:
+        # The application plans is above this one, and may be missing.
+        writers = [*entry_points(group="pgstudies.from_servers")]
+        if not writers:
+            raise StudyError("--from-server needs the application plans, which is not installed.")
+        told = writers[0].load()(home, from_server, *how)
+    else:
+        told = [for_display(file) for file in write(home)]
+        told += [
+            f"Compare two servers by it with `pgstudies compare --baseline 17 --candidate 18 "
+            f"--workload {directory}`."
+        ]
     for sentence in told:
         tell(sentence)
-    if told:
-        return
-    for file in write(directory):
-        tell(for_display(file))
-    tell(
-        f"Compare two servers by it with `pgstudies compare --baseline 17 --candidate 18 "
-        f"--workload {directory}`."
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
     from pgservers.servers.serve import Server
 
 _TRANSACTION = re.compile(
-    r"(BEGIN|START|COMMIT|END|ROLLBACK|ABORT|SAVEPOINT|RELEASE|SET)\b",
-    re.IGNORECASE,
+    r"(BEGIN|START|COMMIT|END|ROLLBACK|ABORT|SAVEPOINT|RELEASE|SET)\b", re.IGNORECASE
 )
 """Statements that a function cannot execute, or that do no work."""
 
@@ -39,21 +37,15 @@ _REPEATED = """
     END
 """
 
-# A lone backend is the superuser's.  Within such a function it has the rights of the one who made
-# it, and no way back; what would wait for the end of the transaction is thrown away with it.
-_PREPARE = (
-    "CREATE SCHEMA pgstudies_counted",
-    "CREATE FUNCTION pgstudies_counted.once() RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS {}",
+# A single-user backend is a superuser.  A security-definer function has its owner's rights and
+# cannot go back; the rollback drops what would be executed at the end of the transaction.
+_CREATE = (
+    "CREATE FUNCTION pgstudies_counted.once() RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS {}"
 )
-
-_STATEMENTS = ("BEGIN", "SELECT pgstudies_counted.once()", "ROLLBACK")
-
-SIZES = (1, 3)
-"""The first execution, which fills the backend's caches, is in both."""
 
 
 def statement_units(study: str, server: str, parameters: Mapping[str, Any]) -> Iterator[Unit]:
-    """Each statement of each script, parsed, planned and executed once, with its values.
+    """Each statement of each script as a unit: parse, plan and execute it once, with its values.
 
     The values are those of one transaction, which pgbench runs on ``server``.  Raises StudyError
     for a workload that cannot be read or loaded, or a script that fails.
@@ -77,23 +69,25 @@ def statement_units(study: str, server: str, parameters: Mapping[str, Any]) -> I
                 script.name: statements_sent(trial, script.text, seed=1, variables=variables)
                 for script in workload.scripts
             }
-    unit = partial(
-        Unit,
-        sizes=SIZES,
-        settings=workload.settings,
-        study=study,
-        load=load_into,
-        loaded=f"{workload.digest} {scale} {list(without)}",
-        unprivileged=True,
-    )
+    loaded = f"{workload.digest} {scale} {list(without)}"
     for script, statements in sent.items():
         for case, text in statements.items():
             bare = without_comments(text).rstrip("; \n")
-            if not _TRANSACTION.match(bare):
-                name = f"{script}, {case}" if case else script
-                body = sql.SQL(_REPEATED).format(sql.Literal(bare)).as_string()
-                create = sql.SQL(_PREPARE[1]).format(sql.Literal(body)).as_string()
-                steps = (name, script) if case else (name,)
-                yield unit(
-                    name, _STATEMENTS, prepare=(_PREPARE[0], create), query=bare, steps=steps
-                )
+            if _TRANSACTION.match(bare):
+                continue
+            name = f"{script}, {case}" if case else script
+            body = sql.SQL(_REPEATED).format(sql.Literal(bare)).as_string()
+            create = sql.SQL(_CREATE).format(sql.Literal(body)).as_string()
+            yield Unit(
+                name,
+                ("BEGIN", "SELECT pgstudies_counted.once()", "ROLLBACK"),
+                sizes=(1, 3),  # the first execution, which fills the backend's caches, is in both
+                prepare=("CREATE SCHEMA pgstudies_counted", create),
+                settings=workload.settings,
+                study=study,
+                steps=(name, script) if case else (name,),
+                load=load_into,
+                loaded=loaded,
+                query=bare,
+                unprivileged=True,
+            )

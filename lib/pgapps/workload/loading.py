@@ -1,4 +1,4 @@
-"""Loading a workload's schema by a role that can do no harm elsewhere."""
+"""Loading a workload's schema as a role that can do no harm elsewhere."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from pgservers.files import says_full, size_text, temporary_directory
 from pgservers.host.exclusive import only_one_here
 from pgservers.paths import run_dir
 from pgservers.programs.installations import find_binaries, run_client
-from pgservers.servers.managed import ManagedServer, harmless_extensions
+from pgservers.servers.cluster.guests import harmless_extensions
+from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
 from pgservers.servers.snapshots import require_space
 from pgservers.sessions import within
 from pgservers.terminal import notice, notice_once, printable
 
-from .schema import EXTENSION, LEAVES, Rows, contents, opened, pieces, unquoted
+from .schema import EXTENSION, contents, leaving, opened, pieces, unquoted
+from .writing import short
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from psycopg.rows import TupleRow
@@ -37,20 +39,18 @@ if TYPE_CHECKING:
     from .schema import Piece
     from .scripts import Workload
 
-_UNKNOWN = "unrecognized configuration parameter"
-"""The error of an older server for a setting of a newer pg_dump, which can be skipped."""
-
+# A setting of a newer pg_dump, and the error of an older server for it, which can be skipped.
 _SETS = re.compile(rb"set\b", re.IGNORECASE)
+_UNKNOWN = "unrecognized configuration parameter"
 
-_NO_ROLE = re.compile(r'role "(.*)" does not exist')
+_LACKS = re.compile(r'(role|schema) "(.*)" does not exist')
 
-_NO_SCHEMA = re.compile(r'schema "(.*)" does not exist')
-
+_SCHEMA = re.compile(rb"""create\s+schema\s+("(?:[^"]|"")+"|[^\s;]+)""", re.IGNORECASE)
 _ROLE = re.compile(
     rb"""create\s+(?:role|group|user(?!\s+mapping\b))\s+("(?:[^"]|"")+"|[^\s;]+)""", re.IGNORECASE
 )
 
-# What a superuser may do alone, and no plan and no time depends on.
+# Statements that may need a superuser, and on which no plan and no time depends.
 _UNNEEDED = re.compile(
     rb"""alter\s.*\sowner\s+to\s.*|comment\s+on\s+(?:extension|database)\s.*|(?:grant|revoke)\s.*
         |(?:create|alter)\s+(?:publication|event\s+trigger)\s.*
@@ -58,7 +58,7 @@ _UNNEEDED = re.compile(
     re.IGNORECASE | re.DOTALL | re.VERBOSE,
 )
 
-# What pg_dump --table writes of other tables, which it leaves out.
+# Statements of pg_dump --table that need other tables, which it leaves out.
 _OF_OTHERS = re.compile(
     rb"alter\s+table\s.*\s(?:foreign\s+key|attach\s+partition)\s.*|create\s(?:\w+\s+)*trigger\s.*"
     rb"|alter\s+index\s.*\sattach\s+partition\s.*",
@@ -70,22 +70,13 @@ _MISSING = (
     psycopg.errors.UndefinedObject,
     psycopg.errors.UndefinedTable,
 )
-
 _FORBIDDEN = (psycopg.errors.InsufficientPrivilege, psycopg.errors.InvalidCatalogName)
 
-_LONGEST_TOLD = 100
-
 _MOST_MADE = 1_000
-"""Roles and schemas that a load makes because they are missing."""
+"""The most roles and schemas that a load creates because they are missing."""
 
 _LONGEST_S = 6 * 3600.0
-"""The limit for a load, and for a vacuum of what was loaded, which run others' functions (s)."""
-
-_SCHEMA = re.compile(rb"""create\s+schema\s+("(?:[^"]|"")+"|[^\s;]+)""", re.IGNORECASE)
-
-_HAS_PGBENCH_TABLES = "SELECT FROM pg_catalog.pg_class WHERE relname = 'pgbench_accounts'"
-
-_SHOWN_BYTES = 1_000_000
+"""The limit for a load and for a vacuum (s), as both run functions of the schema."""
 
 _OF_THE_SERVER = """
     SELECT relname FROM pg_class
@@ -110,16 +101,17 @@ _HELD = f"""
 
 @dataclass
 class Tables:
-    """What databases are loaded from, with the same rows on every server.
+    """The source of the tables, with the same rows on every server.
 
-    Where a script makes rows that differ each time, the first load has a dump made of them, which
-    then takes the script's place.
+    If a script makes rows that differ each time, the first load dumps them, and the dump takes the
+    script's place.
 
     Attributes:
-        schema: A script of psql, or a dump; None for pgbench's own tables alone.
-        scale: Of pgbench's own tables, which are made unless the schema has them; None for none.
-        without: Extensions that are left out, and with them every statement that needs them.
-        drawn: What the rows of the first load were drawn by, where a dump of them is the schema.
+        schema: A script for psql, or a dump; None if there are only pgbench's own tables.
+        scale: The scale of pgbench's own tables, which are created unless the schema has them; None
+            for no such tables.
+        without: Extensions that are left out, with every statement that needs them.
+        drawn: ``Contents.draws`` of the script whose place a dump has taken.
 
     """
 
@@ -130,41 +122,46 @@ class Tables:
 
 
 def tables_of(workload: Workload, scale: int, without: Sequence[str]) -> Tables:
-    """The workload's tables, with pgbench's own of that scale where a script names them."""
+    """The workload's tables, with pgbench's own of that scale if a script uses them."""
     return Tables(workload.schema, scale if workload.uses_pgbench_tables else None, without)
 
 
 def load(trial: Trial, tables: Tables, *, database: str = "") -> None:
-    """Load the tables into the trial's database, or another of its server.
+    """Load the tables into the trial's database, or another database of its server.
 
-    The trial's role loads them, which has no rights elsewhere; roles that the schema names are made
-    on a managed server.  Statements that are passed over or changed are reported on stderr.
+    They are loaded as the trial's role, which has no rights elsewhere.  On a managed server the
+    roles that the schema names are created.  Statements that are passed over are reported.
 
-    Raises StudyError with the first statement that fails, by its line, SpaceError where the disk
-    does not hold twice what is loaded, and CannotRun without pg_restore.
+    Raises StudyError with the line of the first statement that fails, SpaceError if the disk does
+    not have room for twice what is loaded, and CannotRun for a dump without pg_restore.
     """
     draws, where = "", {"dbname": database} if database else {}
     with trial.server.connect(**where) as connection:
         if tables.schema is not None:
             draws = _load_schema(trial, connection, tables.schema, tables)
-        has_tables = connection.execute(_HAS_PGBENCH_TABLES).rowcount
+        has_tables = connection.execute(
+            "SELECT FROM pg_catalog.pg_class WHERE relname = 'pgbench_accounts'"
+        ).rowcount
+    address = trial.server.environment() | ({"PGDATABASE": database} if database else {})
     if draws:
-        _keep_rows(trial, tables, draws, trial.server.environment() | _in(database))
+        _keep_rows(trial, tables, draws, address)
     if tables.scale is not None and not has_tables:
-        _load_pgbench(trial, tables.scale, database)
+        _load_pgbench(trial, tables.scale, address)
 
 
 def _load_schema(
     trial: Trial, connection: psycopg.Connection[TupleRow], schema: Path, tables: Tables
 ) -> str:
-    """Load the schema; returns what makes its rows differ each time, as ``contents`` does."""
+    """Load the schema; returns its ``Contents.draws``."""
     if trial.server.capabilities.has("restart"):
-        require_space(run_dir(), 2 * _size(schema), f"the rows of {schema.name}")
+        files = schema.iterdir() if schema.is_dir() else [schema]
+        size_bytes = sum(file.stat().st_size for file in files)
+        require_space(run_dir(), 2 * size_bytes, f"the rows of {schema.name}")
     found = contents(schema)
     loader = _Loader(trial, connection, tables, found.extensions)
     loader.make_extensions()
     with within(connection, _LONGEST_S, f"Loading {schema}"), opened(schema) as lines:
-        for piece in pieces(lines, schema):
+        for piece in pieces(lines, schema, schema.parent.resolve(), []):
             loader.load(piece)
     if connection.info.transaction_status != TransactionStatus.IDLE:
         raise StudyError(f"{schema} ends in a transaction: there is a BEGIN without COMMIT.")
@@ -175,26 +172,28 @@ def _keep_rows(trial: Trial, tables: Tables, draws: str, address: Mapping[str, s
     """Dump the loaded rows, so that all further loads have the same rows."""
     own = trial.server.binaries.program("pg_dump") if trial.server.binaries else None
     program = own or find_binaries().program("pg_dump")
-    stack = ExitStack()
-    atexit.register(stack.close)
-    dump = stack.enter_context(temporary_directory()) / "rows.sql"
-    trial.show("dumping the rows that were drawn")
-    command = [str(program), "--no-owner", "--no-privileges", f"--file={dump}"]
-    done = run_client(command, address) if program is not None else None
-    if done is not None and done.returncode == 0:
-        tables.schema, tables.drawn = dump, draws
-        notice_once(f"Rows that differ each time are made once, for all servers: {draws}.")
-        return
-    if done is not None and says_full(done.stderr):
-        raise trial.server.no_space()
-    why = (done.stderr.strip().splitlines() or ["?"])[-1] if done else "there is no pg_dump here"
+    why = "there is no pg_dump here"
+    if program is not None:
+        stack = ExitStack()
+        atexit.register(stack.close)
+        dump = stack.enter_context(temporary_directory()) / "rows.sql"
+        trial.show("dumping the rows that were drawn")
+        options = ["--no-owner", "--no-privileges", f"--file={dump}"]
+        done = run_client([program, *options], address)
+        if done.returncode == 0:
+            tables.schema, tables.drawn = dump, draws
+            notice_once(f"Rows that differ each time are made once, for all servers: {draws}.")
+            return
+        if says_full(done.stderr):
+            raise trial.server.no_space()
+        why = (done.stderr.strip().splitlines() or ["?"])[-1]
     notice_once(printable(f"Every server makes rows of its own: {draws}. No dump of them: {why}."))
 
 
 def lacking(schema: Path | None, servers: Iterable[str]) -> dict[str, str]:
-    """The schema's extensions that one of these servers cannot have, each with that server.
+    """The schema's extensions that one of the servers cannot have, each with that server.
 
-    Every server is asked, unless there is no extension.  Raises as ``serve``.
+    Every server is started, unless the schema has no extension.  Raises as ``serve``.
     """
     wanted = set(contents(schema).extensions if schema is not None else ()) - {"plpgsql"}
     found: dict[str, str] = {}
@@ -212,12 +211,8 @@ def _asking(server: Server) -> psycopg.Connection[TupleRow]:
     return server.as_superuser() if isinstance(server, ManagedServer) else server.connect()
 
 
-def _in(database: str) -> dict[str, str]:
-    return {"PGDATABASE": database} if database else {}
-
-
 class _Loader:
-    """Executes the pieces of a schema in a session of the role that owns what it makes."""
+    """Executes the pieces of a schema in a session of the role that will own its objects."""
 
     def __init__(
         self,
@@ -230,14 +225,13 @@ class _Loader:
         self._connection = connection
         self._tables = tables
         self._wanted = {n: s for n, s in extensions.items() if n not in tables.without}
-        self._made: set[str] = set()  # schemas that the script does not make, or not yet
-        self._lacked: set[str] = set()  # roles that were to be there
+        self._made: set[tuple[str, str]] = set()  # "role" or "schema", and the name
         self._bytes = 0
 
     def make_extensions(self) -> None:
         """Create harmless extensions first, before the workload has objects that they could call.
 
-        On a managed server that is the superuser's work before 13, and by the same rules after.
+        A superuser does so on a managed server: before 13 no other role can.
         """
         server, wanted = self._trial.server, self._wanted
         if not isinstance(server, ManagedServer) or not wanted:
@@ -245,19 +239,19 @@ class _Loader:
         with server.as_superuser(self._connection.info.dbname) as connection:
             for name in harmless_extensions(connection, wanted):
                 schema = wanted[name] or "public"
-                if schema not in {"public", "pg_catalog"} | self._made:
+                if schema not in {"public", "pg_catalog"}:
                     make_schema = sql.SQL("CREATE SCHEMA IF NOT EXISTS {} AUTHORIZATION {}")
                     names = sql.Identifier(schema), sql.Identifier(server.role)
                     connection.execute(make_schema.format(*names))
-                    self._made.add(schema)
+                    self._made.add(("schema", schema))
                 make = sql.SQL("CREATE EXTENSION IF NOT EXISTS {} SCHEMA {}")
                 connection.execute(make.format(sql.Identifier(name), sql.Identifier(schema)))
 
-    def load(self, piece: Piece | Rows) -> None:
-        """Execute a statement; raises StudyError, with its place, where that fails."""
+    def load(self, piece: Piece) -> None:
+        """Execute a statement; raises StudyError, with its place, if it fails."""
         try:
-            if isinstance(piece, Rows):
-                self._copy(piece)
+            if piece.rows:
+                self._copy(piece.statement, piece.rows)
             else:
                 self._execute(piece.statement)
         except psycopg.Error as error:
@@ -265,70 +259,70 @@ class _Loader:
                 raise full from error
             if self._connection.closed:
                 raise ServerError(f"The server went away while {piece.file} was loaded.") from error
+            hint = (error.diag.message_hint or "").rstrip(".")
             raise StudyError(
                 f"{piece.file}, line {piece.line}, fails on {self._trial.server.version_text}: "
-                f"{_with_hint(error)}{self._remedy(piece, error)}."
+                f"{_message(error)}{f' ({hint})' if hint else ''}{self._remedy(piece, error)}."
             ) from error
 
-    def _remedy(self, piece: Piece | Rows, error: psycopg.Error) -> str:
-        """What may help with a statement that fails, to be added to the error."""
-        named = EXTENSION.match(piece.statement)
+    def _remedy(self, piece: Piece, error: psycopg.Error) -> str:
+        """Advice on a statement that fails, to be added to the error."""
         if self._tables.drawn:
             return f"; it is a dump of the rows made on another server, {self._tables.drawn}"
-        if named:
+        if named := EXTENSION.match(piece.statement):
             name = unquoted(named[1])
             return f"; to leave it out on all sides, with what needs it: -p without={name}"
         if isinstance(error, _MISSING) and not self._wanted:
             return "; pg_dump --table and --schema leave out what a table needs of elsewhere"
         return ""
 
-    def _copy(self, piece: Rows) -> None:
+    def _copy(self, statement: bytes, rows: Callable[[], Iterator[bytes]]) -> None:
         try:
-            with self._connection.cursor() as cursor, cursor.copy(piece.statement) as copy:
-                for part in piece.parts():
+            with self._connection.cursor() as cursor, cursor.copy(statement) as copy:
+                for part in rows():
                     copy.write(part)
                     self._count(len(part))
         except psycopg.errors.UndefinedTable as error:
             if not self._tables.without:
                 raise
-            for part in piece.parts():  # they stand before the next statement
+            for part in rows():  # they come before the next statement
                 self._count(len(part))
-            _pass_over(piece.statement, _message(error))
+            _pass_over(statement, _message(error))
 
     def _execute(self, statement: bytes) -> None:
         self._count(len(statement))
-        if LEAVES.match(statement):
+        if leaving(statement):
             _pass_over(statement, "the workload has a database of its own")
-        if LEAVES.match(statement) or self._is_done(statement):
+            return
+        if self._is_done(statement):
             return
         while True:
             try:
                 self._connection.execute(statement)
             except psycopg.Error as error:
-                if not self._make_missing(error):
-                    self._pass_over(statement, error)
-                    return
-            else:
-                return
+                if self._make_missing(error):
+                    continue
+                self._pass_over(statement, error)
+            return
 
     def _make_missing(self, error: psycopg.Error) -> bool:
         """Create the role or schema that a statement lacks; False if impossible or done before.
 
-        A schema can raise such an error itself, as often as it likes.
+        Done once for each name, because a schema can raise such errors itself without end.
         """
-        message = _message(error)
-        role, schema = _NO_ROLE.fullmatch(message), _NO_SCHEMA.fullmatch(message)
-        if isinstance(error, psycopg.errors.InvalidSchemaName):
-            return schema is not None and self._make_schema(schema[1])
-        if role is None or not isinstance(error, (*_MISSING, *_FORBIDDEN)):
+        lacks = _LACKS.fullmatch(_message(error))
+        if lacks is None or (lacks[1], lacks[2]) in self._made:
             return False
-        return role[1] not in self._lacked and self._make_role(role[1])
+        if lacks[1] == "schema":
+            is_missing = isinstance(error, psycopg.errors.InvalidSchemaName)
+            return is_missing and self._make_schema(lacks[2])
+        return isinstance(error, (*_MISSING, *_FORBIDDEN)) and self._make_role(lacks[2])
 
     def _pass_over(self, statement: bytes, error: psycopg.Error) -> None:
-        """Do without a statement that fails; raises the error where it is needed."""
+        """Do without a statement that fails; raises the error if the statement is needed."""
         if isinstance(error, psycopg.errors.DuplicateSchema):
             made = _SCHEMA.match(statement)
-            if made is not None and unquoted(made[1]) in self._made:
+            if made is not None and ("schema", unquoted(made[1])) in self._made:
                 return
         elif isinstance(error, (*_MISSING, *_FORBIDDEN)):
             message, missing = _message(error), isinstance(error, _MISSING)
@@ -342,43 +336,43 @@ class _Loader:
         raise error
 
     def _make_schema(self, name: str) -> bool:
-        """Create a missing schema, which pg_dump --table leaves out; once."""
-        idle = self._connection.info.transaction_status == TransactionStatus.IDLE
-        if name in self._made or not idle:
+        """Create a missing schema, which pg_dump --table leaves out; False in a transaction."""
+        if self._connection.info.transaction_status != TransactionStatus.IDLE:
             return False
-        self._require_few(name)
+        self._require_few("schema", name)
         self._connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(name)))
-        self._made.add(name)
+        self._made.add(("schema", name))
         notice_once(printable(f"The schema {name} is made, which the script does not make."))
         return True
 
-    def _require_few(self, name: str) -> None:
-        if name not in self._lacked and len(self._made | self._lacked) >= _MOST_MADE:
+    def _require_few(self, kind: str, name: str) -> None:
+        if (kind, name) not in self._made and len(self._made) >= _MOST_MADE:
             raise StudyError(
                 f"The schema lacks more than {_MOST_MADE} roles and schemas, the next is "
                 f"{printable(name)}: dump those, too."
             )
 
     def _is_done(self, statement: bytes) -> bool:
-        """Whether a statement needs no execution: it creates a role, or was done."""
+        """Whether a statement needs no execution: its role or extension is there or left out."""
         if made := _ROLE.match(statement):
             return self._make_role(unquoted(made[1]))
         named = EXTENSION.match(statement)
-        if named and unquoted(named[1]) in self._tables.without:
+        if named is None:
+            return False
+        name = unquoted(named[1])
+        if name in self._tables.without:
             _pass_over(statement, "it is to be left out")
             return True
         query = "SELECT FROM pg_catalog.pg_extension WHERE extname = %s"
-        return named is not None and bool(
-            self._connection.execute(query, [unquoted(named[1])]).rowcount
-        )
+        return self._connection.execute(query, [name]).rowcount > 0
 
     def _make_role(self, name: str) -> bool:
         """Create a role that can own and be granted objects; False if that is not allowed."""
         server = self._trial.server
         if not isinstance(server, ManagedServer):
             return False
-        self._require_few(name)
-        self._lacked.add(name)
+        self._require_few("role", name)
+        self._made.add(("role", name))
         role, ours = sql.Identifier(name), sql.Identifier(server.role)
         with server.as_superuser() as connection:
             query = "SELECT FROM pg_catalog.pg_roles WHERE rolname = %s"
@@ -390,14 +384,13 @@ class _Loader:
 
     def _count(self, size: int) -> None:
         before, self._bytes = self._bytes, self._bytes + size
-        if before // _SHOWN_BYTES != self._bytes // _SHOWN_BYTES:
+        if before // 1_000_000 != self._bytes // 1_000_000:
             self._trial.show(f"loading, {self._bytes / 1e6:,.0f} MB")
 
 
-def _load_pgbench(trial: Trial, scale: int, database: str) -> None:
-    environment = trial.server.environment() | _in(database)
+def _load_pgbench(trial: Trial, scale: int, address: Mapping[str, str]) -> None:
     command = [str(trial.server.capabilities.pgbench), "-i", "-q", "-s", str(scale), "-I", "dtgvp"]
-    done = run_client(command, environment)
+    done = run_client(command, address)
     if done.returncode:
         message = (done.stderr.strip().splitlines() or ["it said nothing"])[-1].rstrip(".")
         if says_full(done.stderr):
@@ -408,15 +401,15 @@ def _load_pgbench(trial: Trial, scale: int, database: str) -> None:
 
 
 def vacuum(trial: Trial) -> None:
-    """Vacuum and analyze all that was loaded; the server's own tables, too, where it is ours."""
-    # By name, as it would warn of every table of the server's that is not the role's.
+    """Vacuum and analyze what was loaded, and on a managed server the catalogs."""
+    # By name, because VACUUM without a name warns of every table of another role.
     with within(trial.connection, _LONGEST_S, "VACUUM"):
         for schema, name in trial.execute(_TABLES).fetchall():
             table = sql.Identifier(schema, name)
             trial.execute(sql.SQL("VACUUM ANALYZE {}").format(table))
     server = trial.server
     if isinstance(server, ManagedServer):
-        # Of the role's own tables its functions would be computed with the superuser's rights.
+        # Only these: in the role's tables, its functions would run with the superuser's rights.
         with server.as_superuser(trial.connection.info.dbname) as connection:
             for (name,) in connection.execute(_OF_THE_SERVER).fetchall():
                 table = sql.Identifier("pg_catalog", name)
@@ -424,11 +417,11 @@ def vacuum(trial: Trial) -> None:
 
 
 def tell_loaded(trial: Trial) -> None:
-    """Record and say what the trial's database holds after ``vacuum``: tables, rows, bytes."""
+    """Record and report the contents of the trial's database after ``vacuum``."""
     tables, rows, size = trial.execute(_HELD).fetchone() or (0, 0, 0)
-    for metric, value, unit in (("tables", tables, "tables"), ("rows", rows, "rows")):
-        trial.record("load", metric, float(value), unit)
-    trial.record("load", "size_bytes", float(size), "bytes")
+    trial.record("load", "tables", tables, "tables")
+    trial.record("load", "rows", rows, "rows")
+    trial.record("load", "size_bytes", size, "bytes")
     notice(
         f"Loaded into {trial.server.version_text}: {tables:,} tables, {rows:,.0f} rows, "
         f"{size_text(int(size))}."
@@ -436,21 +429,9 @@ def tell_loaded(trial: Trial) -> None:
 
 
 def _pass_over(statement: bytes, why: str) -> None:
-    words = " ".join(statement.decode(errors="replace").split())
-    short = words if len(words) <= _LONGEST_TOLD else f"{words[:_LONGEST_TOLD].rstrip()}..."
-    notice_once(printable(f"Passed over: {short} ({why})."))
+    text = short(statement.decode(errors="replace"), 100)
+    notice_once(printable(f"Passed over: {text} ({why})."))
 
 
 def _message(error: psycopg.Error) -> str:
     return (error.diag.message_primary or str(error).strip().partition("\n")[0]).rstrip(".")
-
-
-def _with_hint(error: psycopg.Error) -> str:
-    hint = (error.diag.message_hint or "").rstrip(".")
-    return f"{_message(error)} ({hint})" if hint else _message(error)
-
-
-def _size(schema: Path) -> int:
-    """The size of a script or a dump (bytes)."""
-    files = schema.iterdir() if schema.is_dir() else [schema]
-    return sum(file.stat().st_size for file in files)

@@ -1,17 +1,18 @@
-"""Scripts for pgbench from a server's log, which has queries with their values and times.
+"""Scripts for pgbench from the queries in a server's log, with their values.
 
-A log may hold anything that a client has sent: nothing in it is executed here.
+A log may contain anything that a client has sent: nothing in it is executed here.
 """
 
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from pgservers.errors import StudyError
 from pgservers.files import regular
@@ -30,46 +31,39 @@ from .writing import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import BinaryIO
 
 _LONGEST = 1_000_000
 """The longest line, or entry, that is read (bytes)."""
 
-_MOST_QUERIES = 20_000
-"""The most different queries that are kept."""
-
-_MOST_DATABASES = 1000
-
-_KEPT = 25
-"""The most calls of a query that are kept."""
-
-_KEPT_CHARACTERS = 30_000_000
-"""The most characters of all kept queries and calls together."""
+# The most queries, calls of each query and databases that are kept, and the most characters of all
+# queries and calls together.
+_MOST_QUERIES, _MOST_CALLS, _MOST_DATABASES, _MOST_CHARACTERS = 20_000, 25, 1000, 30_000_000
 
 _MESSAGE, _DETAIL, _CSV_COLUMNS = 13, 14, 23
 
-_LEVELS = "LOG|DETAIL|HINT|STATEMENT|CONTEXT|QUERY|LOCATION|ERROR|WARNING|NOTICE|INFO|FATAL|PANIC"
-
-_LINE = re.compile(rf"(.*?)\b({_LEVELS}|DEBUG[1-5]?):  (.*)", re.DOTALL)
+_LINE = re.compile(
+    r".*?\b(LOG|DETAIL|HINT|STATEMENT|CONTEXT|QUERY|LOCATION|ERROR|WARNING|NOTICE|INFO|FATAL|PANIC"
+    r"|DEBUG[1-5]?):  (.*)",
+    re.DOTALL,
+)
 
 _TIMED = re.compile(
     r"duration: (\d+\.\d+) ms  (?:(statement|execute (?!fetch from )(?:(?!: ).)*): |(plan):\n)(.*)",
     re.DOTALL,
 )
 
+# The parts of an entry of auto_explain in text format; a plan begins with its root.
 _QUERY_TEXT, _QUERY_PARAMETERS = "Query Text: ", "Query Parameters: "
-
 _ROOT = re.compile(r"\S.*  \(cost=\d+\.\d+\.\.\d+\.\d+ rows=\d+ width=\d+\)")
-"""The first line of a plan in text format."""
 
 _PARAMETERS = re.compile(r"parameters: ", re.IGNORECASE)
-
 _GIVEN = re.compile(r"(?:, )?\$(\d+) = (NULL|'(?:[^']++|'')*+')", re.DOTALL)
 
-# What does not end reaches to the end, so that a text is read in one pass; what is possessive needs
-# no memory for each character.
+# A piece that is not closed extends to the end, so that a text is read in one pass; possessive
+# quantifiers need no memory for each character.
 _PIECE = re.compile(
     r"""(?P<escaped>\b[eE]'(?:[^'\\]++|\\.|'')*+(?:'|\Z))|(?P<string>'(?:[^']++|'')*+(?:'|\Z))"""
     r"""|(?P<name>"[^"]*(?:"|\Z))"""
@@ -80,14 +74,11 @@ _PIECE = re.compile(
 )
 
 _LIST = re.compile(r"\?(?:\s*,\s*\?)+")
-
 _ROWS = re.compile(r"\(\s*\?\s*\)(?:\s*,\s*\(\s*\?\s*\))+")
 
-_OTHERS = "of other commands than SELECT, INSERT, UPDATE, DELETE and MERGE"
 
-
-class Entry(NamedTuple):
-    """A message of a log, its detail, and the database and the role, where the format has them."""
+class Entry(msgspec.Struct, frozen=True, rename={"database": "dbname", "role": "user"}):
+    """A message of a log and its detail; stderr has no database and no role."""
 
     message: str
     detail: str = ""
@@ -96,7 +87,7 @@ class Entry(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call: its time (ms), its text, its parameters as the log has them."""
+    """A call of a query: its time (ms), its text, and its parameters as they stand in the log."""
 
     ms: float
     text: str
@@ -105,7 +96,7 @@ class Call(NamedTuple):
 
 @dataclass
 class _Calls:
-    """The calls of a query in one kind of entry."""
+    """The calls of a query in one kind of entry: number, total time, and the first ones."""
 
     number: int = 0
     ms: float = 0.0
@@ -114,69 +105,96 @@ class _Calls:
 
 @dataclass
 class _Found:
-    """What a log has: calls by the query and by the kind of entry, and what was left out."""
+    """The calls in a log, by query and kind of entry; how many were left out, by reason."""
 
     calls: dict[str, dict[str, _Calls]] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
     databases: set[str] = field(default_factory=set)
-    timed: int = 0
+    characters: int = 0
+
+    def add(self, kind: str, call: Call, database: str) -> None:
+        """Count a call, and keep it if there is room; raises UnknownError if it is left out."""
+        _require_query(call.text)
+        query = alike(call.text)
+        size = len(call.text) + len(call.given)
+        has_room = self.characters + len(query) + size < _MOST_CHARACTERS
+        if query not in self.calls:
+            if len(self.calls) >= _MOST_QUERIES:
+                raise UnknownError(f"of more than {_MOST_QUERIES:,} different queries")
+            if not has_room:
+                raise UnknownError("too long to be kept beside the others")
+            self.calls[query] = defaultdict(_Calls)
+            self.characters += len(query)
+        if len(self.databases) < _MOST_DATABASES:
+            self.databases.add(database[:63])
+        calls = self.calls[query][kind]
+        calls.number += 1
+        calls.ms += call.ms
+        if len(calls.first) < _MOST_CALLS and has_room:
+            calls.first.append(call)
+            self.characters += size
 
 
 def write_scripts_of_log(
     directory: Path, log: Path, top: int, roles: Sequence[str], show: Callable[[str], object]
 ) -> list[str]:
-    """Write a script for each of the queries that took most time by a log into a new directory.
+    """Write scripts of the ``top`` queries of a log by total time into a new directory.
 
-    Returns what there is to say, in sentences.  Raises StudyError for a file that cannot be read or
-    has no time of a query, where the directory is there, and where no script can be made.
+    Returns sentences for the user.  Raises StudyError if the directory exists, the file cannot be
+    read or has no time of a query, or no script can be made.
     """
     require_new(directory)
     show(f"reading {log}")
     with regular(log, "a log") as file:
         found = _read(entries(file), roles)
     name = printable(str(log))
-    if not found.timed and roles:
+    has_times = found.calls or found.left_out
+    if not has_times and roles:
         raise StudyError(
             f"{name} has no time of a query of {', '.join(roles)}; only of csvlog and jsonlog is "
             f"known who ran a query."
         )
-    if not found.timed:
+    if not has_times:
         raise StudyError(
-            f"{name} has no time of a query: it is no log of "
-            f"PostgreSQL in the format stderr, csvlog or jsonlog with English messages, or neither "
-            f"log_min_duration_statement nor auto_explain was on."
+            f"{name} has no time of a query: it is no log of PostgreSQL in the format stderr, "
+            f"csvlog or jsonlog with English messages, or neither log_min_duration_statement nor "
+            f"auto_explain was on."
         )
-    # Both kinds tell of the same calls where both are on.
-    both = map(_merged, found.calls.values())
-    queries = sorted(both, key=lambda calls: -calls.ms)[:top]
+    queries = sorted(map(_merged, found.calls.values()), key=lambda calls: -calls.ms)[:top]
     scripts: dict[str, str] = {}
     not_written: list[str] = []
     for number, calls in enumerate(queries, start=1):
-        call, text, reason = _typical(calls.first)
-        if reason:
-            not_written.append(f"{short(call.text)}: {reason}")
-        else:
-            head = _head(name, number, calls, call)
-            scripts[f"{number:02}-{title_of(text)}.sql"] = f"{head}{text};\n"
+        try:
+            call, text = _typical(calls.first)
+        except UnknownError as reason:
+            not_written.append(f"{short(calls.first[0].text)}: {reason}")
+            continue
+        scripts[f"{number:02}-{title_of(text)}.sql"] = (
+            f"-- Number {number} of {name} by total time: {_number(calls.number)}, "
+            f"{calls.ms:,.1f} ms.\n"
+            f"-- The values are those of a call that took {call.ms:,.3f} ms.\n"
+            f"{text};\n"
+        )
+    left_out = ", ".join(f"{count:,} {why}" for why, count in found.left_out.most_common())
     if not scripts:
         none = f"No script can be made of the queries in {name}:"
-        raise StudyError("\n  ".join([none, *(not_written or [_told_left_out(found)])]))
+        raise StudyError("\n  ".join([none, *(not_written or [left_out])]))
     write_files(directory, scripts | {"README": _README.format(name=name)})
     most = (
         f"{directory} has {len(scripts)} of the {len(queries)} queries that took most time in "
         f"{name} ({_number(sum(c.number for c in queries))}, {sum(c.ms for c in queries):,.0f} ms)."
     )
-    return [most, *_told(directory, found, not_written)]
+    return [most, *_told(directory, not_written, left_out, found.databases - {""})]
 
 
 def _merged(kinds: Mapping[str, _Calls]) -> _Calls:
-    """The larger total time of the kinds, and the calls of all, because one may lack values."""
+    """The larger total of the kinds, which are about the same calls, and the values of both."""
     most = max(kinds.values(), key=lambda calls: calls.ms)
     return replace(most, first=[call for calls in kinds.values() for call in calls.first])
 
 
 def entries(file: BinaryIO) -> Iterator[Entry]:
-    """The entries of a log, whose format is known by its first line: stderr, csvlog or jsonlog."""
+    """The entries of a log in the format of its first line: stderr, csvlog or jsonlog."""
     lines = _lines(file)
     first = next(lines, "")
     every = chain([first], lines)
@@ -195,71 +213,59 @@ def _lines(file: BinaryIO) -> Iterator[str]:
 def _of_json(line: str) -> Entry | None:
     """The entry of a line of jsonlog, or None."""
     try:
-        known = json.loads(line)
-    except (ValueError, RecursionError):
+        return msgspec.json.decode(line, type=Entry)
+    except (msgspec.MsgspecError, RecursionError):
         return None
-    if not isinstance(known, dict) or "message" not in known:
-        return None
-    wanted = (known.get(name, "") for name in ("message", "detail", "dbname", "user"))
-    return Entry(*(value if isinstance(value, str) else "" for value in wanted))
 
 
 def _of_csv(lines: Iterable[str]) -> Iterator[Entry]:
+    """A row goes on while a quote is open; rows longer than ``_LONGEST`` are left out."""
     csv.field_size_limit(_LONGEST)
-    size = 0
-
-    def counted() -> Iterator[str]:
-        nonlocal size
-        for line in lines:
-            size += len(line)
-            if size > _LONGEST:
-                raise csv.Error
-            yield line
-
-    rows = csv.reader(counted())
-    while True:
-        size = 0
-        try:
-            row = next(rows, None)
-        except csv.Error:  # longer than that
-            rows = csv.reader(counted())
+    part: list[str] = []
+    size = quotes = 0
+    for line in lines:
+        part.append(line)
+        size += len(line)
+        quotes += line.count('"')
+        if quotes % 2 and size <= _LONGEST:
             continue
-        if row is None:
-            return
+        try:
+            row = next(csv.reader(part), []) if size <= _LONGEST else []
+        except csv.Error:
+            row = []
         if len(row) >= _CSV_COLUMNS:
             yield Entry(row[_MESSAGE], row[_DETAIL], row[2], row[1])
+        part, size, quotes = [], 0, 0
 
 
 def _of_stderr(lines: Iterable[str]) -> Iterator[Entry]:
-    """All lines of an entry but the first begin with a tab; its detail is the next entry."""
+    """Each line of an entry but the first begins with a tab; a DETAIL belongs to the LOG before."""
     message: list[str] = []
     detail: list[str] = []
     going: list[str] | None = None
     size = 0
-    for line in lines:
+    for line in chain(lines, [""]):  # the empty line ends the last entry
         size += len(line)
         if line.startswith("\t"):
             if going is not None and size < _LONGEST:
                 going.append(line[1:])
             continue
         found = _LINE.match(line)
-        if found and found[2] == "DETAIL":
+        if found and found[1] == "DETAIL":
             going = detail
         else:
             if message:
                 yield Entry("".join(message).rstrip("\r\n"), "".join(detail).rstrip("\r\n"))
             message, detail, size = [], [], len(line)
-            going = message if found and found[2] == "LOG" else None
+            going = message if found and found[1] == "LOG" else None
         if going is not None and found:
-            going.append(found[3])
-    if message:
-        yield Entry("".join(message).rstrip("\r\n"), "".join(detail).rstrip("\r\n"))
+            going.append(found[2])
 
 
 def call_of(entry: Entry) -> tuple[str, Call] | None:
-    """The call that an entry is about, and the kind of entry; None for an entry about no call.
+    """The kind of an entry, "statement" or "plan", and its call; None for an entry without a time.
 
-    Raises UnknownError, with the reason, where that cannot be read.
+    Raises UnknownError, with the reason, if the plan cannot be read.
     """
     timed = _TIMED.match(entry.message)
     if not timed:
@@ -272,11 +278,11 @@ def call_of(entry: Entry) -> tuple[str, Call] | None:
 
 
 def _explained(plan: str) -> tuple[str, str]:
-    """The query and its parameters of what auto_explain has written."""
+    """The query and its parameters in a plan of auto_explain."""
     if plan.lstrip().startswith("{"):
         try:
-            known: Any = json.loads(plan)
-        except (ValueError, RecursionError):
+            known: Any = msgspec.json.decode(plan)
+        except (msgspec.MsgspecError, RecursionError):
             raise UnknownError("with a plan that is cut off") from None
         text, given = known.get("Query Text"), known.get("Query Parameters", "")
         if not isinstance(text, str) or not isinstance(given, str):
@@ -296,60 +302,30 @@ def _explained(plan: str) -> tuple[str, str]:
 
 def _read(every: Iterable[Entry], roles: Sequence[str]) -> _Found:
     found = _Found()
-    kept = 0
     for entry in every:
         if roles and entry.role not in roles:
             continue
         try:
-            told = call_of(entry)
+            if timed := call_of(entry):
+                found.add(*timed, entry.database)
         except UnknownError as reason:
-            found.timed += 1
             found.left_out[str(reason)] += 1
-            continue
-        if told is None:
-            continue
-        found.timed += 1
-        kind, call = told
-        if cause := _cause(call.text):
-            found.left_out[cause] += 1
-            continue
-        query = alike(call.text)
-        if query not in found.calls and len(found.calls) >= _MOST_QUERIES:
-            found.left_out[f"of more than {_MOST_QUERIES:,} different queries"] += 1
-            continue
-        size = len(call.text) + len(call.given)
-        has_room = kept + len(query) + size < _KEPT_CHARACTERS
-        if query not in found.calls and not has_room:
-            found.left_out["too long to be kept beside the others"] += 1
-            continue
-        kept += 0 if query in found.calls else len(query)
-        if len(found.databases) < _MOST_DATABASES:
-            found.databases.add(entry.database[:63])
-        calls = found.calls.setdefault(query, defaultdict(_Calls))[kind]
-        calls.number += 1
-        calls.ms += call.ms
-        if len(calls.first) < _KEPT and has_room:
-            calls.first.append(call)
-            kept += size
     return found
 
 
-def _cause(text: str) -> str:
-    """Why a statement is not an application's query; empty if it is."""
+def _require_query(text: str) -> None:
+    """Raise UnknownError, with the reason, if a statement is not a query on tables."""
     if len(text) > _LONGEST // 2:
-        return "longer than half a million characters"
-    bare = _PIECE.sub(lambda piece: " " if piece["comment"] else piece[0], text)
-    if not VERB.match(bare):
-        return _OTHERS
-    return "" if tables_named(_without_strings(text)) else "that name no table but the catalogs"
-
-
-def _without_strings(text: str) -> str:
-    return _PIECE.sub(lambda piece: piece[0] if piece["name"] else " ? ", text)
+        raise UnknownError("longer than half a million characters")
+    if not VERB.match(_PIECE.sub(lambda piece: " " if piece["comment"] else piece[0], text)):
+        raise UnknownError("of other commands than SELECT, INSERT, UPDATE, DELETE and MERGE")
+    without_strings = _PIECE.sub(lambda piece: piece[0] if piece["name"] else " ? ", text)
+    if not tables_named(without_strings):
+        raise UnknownError("that name no table but the catalogs")
 
 
 def alike(text: str) -> str:
-    """A statement without its values, which is the same for all calls of a query."""
+    """A statement without its values: the same text for all calls of one query."""
 
     def plain(piece: re.Match[str]) -> str:
         if piece["comment"]:
@@ -360,22 +336,24 @@ def alike(text: str) -> str:
     return _ROWS.sub("(?)", _LIST.sub("?", words)).lower()
 
 
-def _typical(calls: Sequence[Call]) -> tuple[Call, str, str]:
-    """The call nearest to the median time that can become a script, or the reason why none can."""
+def _typical(calls: Sequence[Call]) -> tuple[Call, str]:
+    """The call nearest to the median time that can become a script, and its statement.
+
+    Raises UnknownError, with the reason of the first that was tried, if none can.
+    """
     by_time = sorted(calls, key=lambda call: call.ms)
     middle = len(by_time) // 2
-    nearest = sorted(range(len(by_time)), key=lambda place: abs(place - middle))
-    why = ""
-    for place in nearest:
+    reasons: list[UnknownError] = []
+    for place in sorted(range(len(by_time)), key=lambda place: abs(place - middle)):
         try:
-            return by_time[place], statement_of(by_time[place]), ""
+            return by_time[place], statement_of(by_time[place])
         except UnknownError as reason:
-            why = why or str(reason)
-    return by_time[middle], "", why
+            reasons.append(reason)
+    raise reasons[0]
 
 
 def statement_of(call: Call) -> str:
-    """The statement of a call with its values; raises UnknownError where it cannot be written."""
+    """The statement of a call with its values; raises UnknownError if it cannot be a script."""
     values = dict(_GIVEN.findall(call.given))
     if _GIVEN.sub("", call.given).strip():
         raise UnknownError("its parameters cannot be read")
@@ -405,15 +383,11 @@ def statement_of(call: Call) -> str:
             return "NULL" if values[number] == "NULL" else literal(_inside(values[number]))
         return piece[0] if piece["number"] else _safe(piece[0])
 
-    parts: list[str] = []
-    end = 0
     text = call.text.strip().rstrip("; \r\n\t")
     if not re.sub(r"\s", "", text + call.given).isprintable() or "\ufffd" in text + call.given:
         raise UnknownError("it has characters that cannot be printed")
-    for piece in _PIECE.finditer(text):
-        parts += [_safe(text[end : piece.start()]), written(piece)]
-        end = piece.end()
-    return "".join([*parts, _safe(text[end:])]).strip()
+    _safe(_PIECE.sub(" ", text))  # all that is between the pieces
+    return _PIECE.sub(written, text).strip()
 
 
 def _inside(string: str) -> str:
@@ -432,14 +406,6 @@ def _number(calls: int) -> str:
     return f"{calls:,} call{'s' * (calls != 1)}"
 
 
-def _head(name: str, number: int, calls: _Calls, call: Call) -> str:
-    of_all = f"{_number(calls.number)}, {calls.ms:,.1f} ms"
-    return (
-        f"-- Number {number} of {name} by total time: {of_all}.\n"
-        f"-- The values are those of a call that took {call.ms:,.3f} ms.\n"
-    )
-
-
 _README = """\
 Scripts of the queries that took most time in {name}: a workload for `pgstudies compare --workload`.
 
@@ -451,25 +417,22 @@ What is missing is the tables:
 """
 
 
-def _told_left_out(found: _Found) -> str:
-    return ", ".join(f"{count:,} {cause}" for cause, count in found.left_out.most_common())
-
-
-def _told(directory: Path, found: _Found, not_written: Sequence[str]) -> Iterator[str]:
+def _told(
+    directory: Path, not_written: Sequence[str], left_out: str, databases: Collection[str]
+) -> Iterator[str]:
     if not_written:
         yield "\n  ".join(["Not written:", *not_written])
-    if others := _told_left_out(found):
-        yield f"Left out of the log: {others}."
-    databases = sorted(found.databases - {""})
+    if left_out:
+        yield f"Left out of the log: {left_out}."
     if len(databases) > 1:
-        names = ", ".join(map(printable, databases[:5]))
+        names = ", ".join(map(printable, sorted(databases)[:5]))
         yield f"The queries are of {len(databases)} databases ({names}), and a workload has one."
     yield (
         f"A log has only what took as long as log_min_duration_statement says. Of the first "
-        f"{_KEPT} calls of a query the script is that of the middle time, with the values it had. "
-        f"They are values of your tables: look before you give them to anybody. Each transaction "
-        f"repeats that call; what cannot be repeated, such as an INSERT of a key that is there, "
-        f"compare leaves out, and says so."
+        f"{_MOST_CALLS} calls of a query the script is that of the middle time, with the values it "
+        f"had. They are values of your tables: look before you give them to anybody. Each "
+        f"transaction repeats that call; what cannot be repeated, such as an INSERT of a key that "
+        f"is there, compare leaves out, and says so."
     )
     yield (
         f"Put the tables beside them: pg_dump --format=custom --file={directory}/schema.dump, "

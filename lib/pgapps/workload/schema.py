@@ -1,7 +1,7 @@
-"""The statements of a workload's schema, read from a script of psql or a dump.
+"""The statements of a workload's schema, read from a script for psql or a dump.
 
-psql does not read it, because some of its commands run programs, leave the database, or read any
-file of the account.  A few of its commands are done here, and all others are refused.
+psql itself does not read them, because some of its commands run programs, leave the database, or
+read any file of the account.  A few of its commands are done here; all others are refused.
 """
 
 from __future__ import annotations
@@ -42,28 +42,25 @@ _WHY = {
 }
 
 _GAP = rb"(?:\s|--[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)+"
-
-LEAVES = re.compile(
+_LEAVES = re.compile(
     rb"((?:create|drop|alter)%b(?:database|tablespace)|alter%bsystem)\b" % (_GAP, _GAP),
     re.IGNORECASE,
 )
 
 _OF_DATABASE = re.compile(rb"(?:create|drop|alter)\s+database\b", re.IGNORECASE)
-"""The beginning of a dump by pg_dump --create; see ``pieces``."""
+"""Statements at the beginning of a dump by pg_dump --create; see ``pieces``."""
 
-# What gives other rows each time that it is loaded, in statements that make rows.
+# Statements that make rows, and the functions in them that give other rows at each load.
 _MAKES_ROWS = re.compile(
     rb"(?:insert|update|merge|with|select|do|call)\b|create\s(?:\w+\s+)*table\s.*\sas\s",
     re.IGNORECASE | re.DOTALL,
 )
-
 _DRAWS = re.compile(
     rb"\b((?:random|random_normal|gen_random_uuid|gen_random_bytes|uuid_generate_v[14]\w*|uuidv[47]"
     rb"|now|clock_timestamp|statement_timestamp|transaction_timestamp|timeofday)\s*\("
     rb"|current_(?:date|time|timestamp)\b|localtime(?:stamp)?\b)",
     re.IGNORECASE,
 )
-
 _STRING = re.compile(rb"'(?:[^']|'')*'")
 
 EXTENSION = re.compile(
@@ -73,12 +70,10 @@ EXTENSION = re.compile(
 )
 
 _MAGIC = b"PGDMP"
-
 _TOC = "toc.dat"
-
 _OF_DUMP = re.compile(r"toc\.dat|blobs(?:_[0-9]+)?\.toc|(?:blob_)?[0-9]+\.dat(?:\.gz|\.lz4|\.zst)?")
 
-# What reads a file of a dump, and what pg_dump calls it.
+# The entries of a table of contents that name a file, and the names that pg_dump gives.
 _NAMED = {
     b"TABLE DATA": re.compile(rb"[0-9]+\.dat"),
     b"BLOBS": re.compile(rb"blobs(?:_[0-9]+)?\.toc"),
@@ -87,12 +82,10 @@ _NAMED = {
 _LARGE_OBJECTS = re.compile(rb"(?:[0-9]{1,10} blob_[0-9]{1,10}\.dat\n)*")
 
 _LONGEST_TOC = 1 << 28
-
 _COMPLAINT_BYTES = 10_000
 
+# The minor versions of pg_dump's archives from 9.1 to 18, and the versions that added fields.
 _KNOWN_MINORS = range(12, 17)
-"""The versions of pg_dump's archives, from 9.1 to 18."""
-
 _HAS_ACCESS_METHOD, _HAS_ALGORITHM, _HAS_KIND = 14, 15, 16
 
 _COPY_FILE = re.compile(
@@ -102,31 +95,22 @@ _COPY_FILE = re.compile(
 
 
 @dataclass(frozen=True)
-class Rows:
-    """A COPY whose rows follow, in parts; they are to be read before the next piece."""
-
-    statement: bytes
-    line: int
-    file: Path
-    parts: Callable[[], Iterator[bytes]]
-
-
-@dataclass(frozen=True)
 class Piece:
-    """A statement, and where it stands."""
+    """A statement and its place; read the ``rows`` of a COPY, in parts, before the next piece."""
 
     statement: bytes
     line: int
     file: Path
+    rows: Callable[[], Iterator[bytes]] | None = None
 
 
 @dataclass
 class Contents:
-    """The facts of a schema that are known before it is loaded.
+    """The facts about a schema that are known before it is loaded.
 
     Attributes:
         extensions: The extensions that it creates, each with its schema or an empty string.
-        files: Those that it reads besides its own.
+        files: The files that it includes.
         draws: Where it first makes rows that differ each time, and by what; empty if nowhere.
 
     """
@@ -137,16 +121,16 @@ class Contents:
 
 
 def contents(schema: Path) -> Contents:
-    """Read a schema through without loading it.
+    """Read a schema without loading it.
 
     Raises StudyError, with file and line, for a schema that is refused, cut off or unreadable, and
-    CannotRun for a dump where there is no pg_restore.
+    CannotRun for a dump without pg_restore.
     """
     found = Contents()
     with opened(schema, rows=False) as lines:
-        for piece in pieces(lines, schema, found.files):
-            if isinstance(piece, Rows):
-                for _ in piece.parts():
+        for piece in pieces(lines, schema, schema.parent.resolve(), found.files):
+            if piece.rows:
+                for _ in piece.rows():
                     pass
             elif named := EXTENSION.match(piece.statement):
                 found.extensions[unquoted(named[1])] = unquoted(named[2] or b"")
@@ -159,9 +143,9 @@ def contents(schema: Path) -> Contents:
 
 @contextmanager
 def opened(schema: Path, *, rows: bool = True) -> Iterator[IO[bytes]]:
-    """The SQL of a script, or of a dump as ``pg_restore`` writes it, perhaps without its rows.
+    """The SQL of a script, or of a dump as pg_restore writes it; without ``rows``, a dump has none.
 
-    Raises StudyError for what cannot be read, and for a dump that names a file outside of it.
+    Raises StudyError for a schema that cannot be read, and for a dump that names a file outside.
     """
     script: IO[bytes] | None = None
     with ExitStack() as stack:
@@ -180,9 +164,8 @@ def opened(schema: Path, *, rows: bool = True) -> Iterator[IO[bytes]]:
             raise StudyError(f"{where} cannot be read: {error.strerror}.") from None
         if script is not None and os.pread(script.fileno(), len(_MAGIC), 0) != _MAGIC:
             yield script
-            return
-        with _restored(options, schema, script, rows=rows) as lines:
-            yield lines
+        else:
+            yield stack.enter_context(_restored(options, schema, script, rows=rows))
 
 
 @contextmanager
@@ -218,10 +201,10 @@ def _restored(
 
 
 def _take_dump(schema: Path, dump: Path, *, rows: bool) -> None:
-    """Copy the directory to ``dump``, so that no name in it leads out of it.
+    """Copy the directory ``schema`` to ``dump``, which names no file outside.
 
-    pg_restore opens whatever file ``toc.dat`` and ``blobs*.toc`` name, from the directory on.
-    Raises StudyError for a link, for what pg_dump does not write, and for another name in these.
+    pg_restore opens every file that ``toc.dat`` and ``blobs*.toc`` name, relative to the directory.
+    Raises StudyError for a link, a file that pg_dump does not write, and a name of another file.
     """
     dump.mkdir()
     for file in sorted(schema.iterdir()):
@@ -255,7 +238,7 @@ def _link_or_copy(file: Path, content: IO[bytes], copy: Path) -> None:
 
 
 def _names_only_its_own(name: str, text: bytes) -> bool:
-    """Whether a dump's table of contents names files of the dump alone."""
+    """Whether a dump's table of contents only names files of the dump."""
     if name != _TOC:
         return _LARGE_OBJECTS.fullmatch(text) is not None
     try:
@@ -266,9 +249,10 @@ def _names_only_its_own(name: str, text: bytes) -> bool:
 
 
 def _named_files(toc: IO[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """What each entry of ``toc.dat`` is, and the file that it names; as ReadHead and ReadToc do.
+    """The kind of each entry of ``toc.dat``, and the file that it names.
 
-    Raises ValueError for a version of the format that is not known, and for what is cut off.
+    It is read as by ReadHead and ReadToc of pg_dump.  Raises ValueError for an unknown version of
+    the format, and for a file that is cut off.
     """
 
     def take(size: int) -> bytes:
@@ -289,9 +273,8 @@ def _named_files(toc: IO[bytes]) -> Iterator[tuple[bytes, bytes]]:
 
     magic, major, minor, revision, *sizes = take(len(_MAGIC)), *take(6)
     # A number has four bytes; the format is tar's, whose contents are the same.
-    if magic != _MAGIC or (major, revision, sizes[0], sizes[2]) != (1, 0, 4, 3):
-        raise ValueError
-    if minor not in _KNOWN_MINORS:
+    known = (major, revision, sizes[0], sizes[2]) == (1, 0, 4, 3) and minor in _KNOWN_MINORS
+    if magic != _MAGIC or not known:
         raise ValueError
     take(1) if minor >= _HAS_ALGORITHM else number()  # compression
     for read in (number,) * 7 + (text,) * 3:  # when, of what and by what it was made
@@ -312,56 +295,45 @@ def _named_files(toc: IO[bytes]) -> Iterator[tuple[bytes, bytes]]:
         yield kind, text() or b""
 
 
-def pieces(
-    lines: IO[bytes], schema: Path, files: list[Path] | None = None
-) -> Iterator[Piece | Rows]:
-    """Statements and rows in their order, of the schema and of the files that it includes.
+def pieces(lines: IO[bytes], file: Path, home: Path, files: list[Path]) -> Iterator[Piece]:
+    """The statements of ``file``, and of the files in ``home`` that it includes, in their order.
 
-    ``files`` gets the names of the included files, which lie in the schema's directory or below.  A
-    dump may make a database and connect to it: the former is for the caller to pass over, as the
-    latter is here.
+    The included files are added to ``files``.  A dump may create a database and connect to it: the
+    caller passes over the former, as this function does over the latter.
     """
-    yield from _pieces(
-        Lines(lines_of(lines), schema), schema.parent.resolve(), [] if files is None else files
-    )
-
-
-def _pieces(read: Lines, home: Path, files: list[Path]) -> Iterator[Piece | Rows]:
+    read = Lines(lines_of(lines), file)
     for item in read:
-        at = (item.line, read.file)
+        at = (item.line, file)
         if isinstance(item, Statement):
             of_dump = read.is_dump and _OF_DATABASE.match(item.text)
-            if (leaving := LEAVES.match(item.text)) and not of_dump:
-                words = " ".join(leaving[1].decode().upper().split())
+            if (words := leaving(item.text)) and not of_dump:
                 raise _error(
                     *at,
                     f"{words} reaches beyond the database that is made for the workload: leave it "
                     f"out",
                 )
-            yield Rows(item.text, *at, read.rows) if item.takes_rows else Piece(item.text, *at)
+            yield Piece(item.text, *at, read.rows if item.takes_rows else None)
             continue
         name = item.name.lower()
-        if name in {"c", "connect"} and read.is_dump and not item.within:
+        passed = name in _IGNORED or (name in {"c", "connect"} and read.is_dump)
+        sets_psql = name == "set" and item.rest[:1].isupper()
+        if sets_psql or (passed and not item.within):
             continue
-        if name == "set" and item.rest[:1].isupper():  # how psql itself is to behave
-            continue
-        if item.within or name not in {"copy", "i", "include", "ir", "include_relative", *_IGNORED}:
+        if item.within or name not in {"copy", "i", "include", "ir", "include_relative"}:
             why = _WHY.get(name, "this command of psql is not supported")
             raise _error(*at, f"\\{item.name} is not allowed in a schema, because {why}")
-        if name in _IGNORED:
-            continue
         if name == "copy":
-            statement, file = _copied(item, read.file, home)
-            files.append(file)
-            yield Rows(statement, *at, partial(_content, file, *at))
+            statement, rows_file = _copied(item, file, home)
+            files.append(rows_file)
+            yield Piece(statement, *at, partial(_content, rows_file, *at))
         else:
-            beside = read.file.parent if name in {"ir", "include_relative"} else home
-            file = _within(beside, item.rest.strip("'"), home, *at)
-            if file in files:
-                raise _error(*at, f"{file} is included twice")
-            files.append(file)
-            with _reading(file, *at) as included:
-                yield from _pieces(Lines(lines_of(included), file), home, files)
+            beside = file.parent if name in {"ir", "include_relative"} else home
+            included = _within(beside, item.rest.strip("'"), home, *at)
+            if included in files:
+                raise _error(*at, f"{included} is included twice")
+            files.append(included)
+            with _reading(included, *at) as more:
+                yield from pieces(more, included, home, files)
 
 
 def _copied(command: Command, of: Path, home: Path) -> tuple[bytes, Path]:
@@ -390,7 +362,7 @@ def _reading(file: Path, line: int, of: Path) -> Iterator[IO[bytes]]:
 
 
 def _within(directory: Path, name: str, home: Path, line: int, of: Path) -> Path:
-    """The file of that name; raises StudyError unless it lies in the workload's directory."""
+    """The file ``name`` in ``directory``; raises StudyError unless it is in ``home`` or below."""
     file = (directory / name).resolve()
     if home not in file.parents:
         raise _error(line, of, f"{name} is not in {home}, and no other file is read")
@@ -401,6 +373,12 @@ def _within(directory: Path, name: str, home: Path, line: int, of: Path) -> Path
 
 def _error(line: int, file: Path, why: str) -> StudyError:
     return StudyError(f"{file}, line {line}: {why}.")
+
+
+def leaving(statement: bytes) -> str:
+    """The first words of a statement that reaches beyond its database; empty for all others."""
+    found = _LEAVES.match(statement)
+    return " ".join(found[1].decode(errors="replace").upper().split()) if found else ""
 
 
 def unquoted(name: bytes) -> str:

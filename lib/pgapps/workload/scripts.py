@@ -14,19 +14,18 @@ from pgservers.files import read_text
 from pgservers.programs.installations import find_pgbench, run_client
 from pgservers.servers.settings import read_settings, refused
 
-from .schema import LEAVES, contents
+from .schema import contents, leaving
 from .statements import Command, Lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SCHEMA = ("schema.sql", "schema.dump", "schema")
-"""A script of psql, a dump in custom format, one in directory format: the first that is there."""
-
-SETTINGS = "settings.conf"
-
 BUILT_IN = "pgbench:"
 """The prefix of a built-in script of pgbench, in place of a directory."""
+
+# A script for psql, a dump in custom format, a dump in directory format.
+_SCHEMAS = ("schema.sql", "schema.dump", "schema")
+_SETTINGS = "settings.conf"
 
 _NAME = re.compile(r"^--[ \t]*name:[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 
@@ -36,8 +35,6 @@ _COMMANDS = {"aset", "elif", "else", "endif", "gset", "if", "set"} | {
 """The commands of pgbench that a script may use."""
 
 _PGBENCH_TABLES = re.compile(r"\bpgbench_(?:accounts|branches|history|tellers)\b")
-
-_SLEEP = "it would be the time that is measured"
 
 _SHELL = re.compile(r"\\[\W_]*(?:set)?shell", re.IGNORECASE)
 """pgbench's commands that run a program, as a shell reads the rest of the line."""
@@ -56,23 +53,18 @@ class Script:
     file: Path
     line: int
 
-    def describe_error(self, complaint: str, line: int | None, server: str) -> str:
-        """An error of pgbench on a server, with the file and, of the script's, its line."""
-        place = f", line {self.line - 1 + line}" if line else ""
-        return f"{self.file.name}{place}, on {server}: {complaint}"
-
 
 @dataclass(frozen=True)
 class Workload:
-    """A workload's directory, read.
+    """The contents of a workload's directory.
 
     Attributes:
-        schema: A script of psql, or a dump; None for the tables of pgbench's own scripts.
+        schema: A script for psql, or a dump; None if there are only pgbench's own tables.
         scripts: The scripts to measure, in the order of the files' names, or of the mix.
-        settings: Of ``settings.conf``, by name.
+        settings: The settings in ``settings.conf``, by name.
         ignored: The names of all other files.
         included: The files that the schema includes.
-        weights: Of the scripts, where they are mixed; empty where each runs alone.
+        weights: The weights of the scripts in a mix; empty if each script runs alone.
 
     """
 
@@ -85,7 +77,7 @@ class Workload:
 
     @property
     def uses_pgbench_tables(self) -> bool:
-        """Whether a script names one of the tables that `pgbench -i` makes."""
+        """Whether a script names one of the tables that ``pgbench -i`` creates."""
         return any(_PGBENCH_TABLES.search(script.text) for script in self.scripts)
 
     @property
@@ -102,14 +94,14 @@ class Workload:
 
 
 def read_workload(directory: str | Path, mix: Sequence[str] = ()) -> Workload:
-    """The workload of a directory, or ``pgbench:`` and the name of one of its own scripts.
+    """The workload in a directory, or that of a built-in script, such as ``pgbench:tpcb-like``.
 
-    ``mix`` has the scripts to be mixed, each perhaps with a weight: a@3; those of pgbench's own
-    with ``pgbench:`` before them.  A script has the name of its file, too, if it is alone there.
+    ``mix`` has the names of the scripts to mix, each with or without a weight (a@3), or built-in
+    scripts.  A script that is alone in its file is also known by the file's name.
 
     Raises StudyError for a missing directory, schema or script, an unreadable file, a command that
-    would not be measured, runs a program or leaves the database, a setting that reaches out of the
-    server, and a name that is not known.
+    would not be measured, runs a program or leaves the database, a setting that names files,
+    programs or addresses, and an unknown script.
     """
     if str(directory).startswith(BUILT_IN):
         return _mixed(Workload(None, [_built_in(str(directory))], {}, []), mix)
@@ -121,39 +113,33 @@ def read_workload(directory: str | Path, mix: Sequence[str] = ()) -> Workload:
             f"There is no workload in {home}: {error.strerror}. `pgstudies new-workload DIR` "
             f"writes one."
         ) from None
-    schema = next((home / name for name in SCHEMA if (home / name).exists()), None)
-    read = [f for f in found if f.suffix == ".sql" or f.name == SETTINGS]
+    schema = next((home / name for name in _SCHEMAS if (home / name).exists()), None)
     whole = [] if schema is None else [schema, *(schema.rglob("*") if schema.is_dir() else ())]
-    for file in [*whole, *read]:
+    for file in [*whole, *(f for f in found if f.suffix == ".sql" or f.name == _SETTINGS)]:
         _require_within(file, home)
     included = [f.resolve() for f in contents(schema).files] if schema is not None else []
-    files = [
-        f
-        for f in found
-        if f.suffix == ".sql" and not f.is_dir() and f != schema and f.resolve() not in included
-    ]
-    scripts = [script for file in files for script in _scripts_of(file)]
-    if schema is None and not any(_PGBENCH_TABLES.search(script.text) for script in scripts):
+    used = {schema, home / _SETTINGS}
+    others = [f for f in found if f not in used and f.resolve() not in included]
+    files = [f for f in others if f.suffix == ".sql" and not f.is_dir()]
+    workload = Workload(
+        schema,
+        [script for file in files for script in _scripts_of(file)],
+        _settings(home / _SETTINGS),
+        [f.name for f in others if f not in files],
+        tuple(included),
+    )
+    if schema is None and not workload.uses_pgbench_tables:
         raise StudyError(
             f"{home} has no schema: put the tables and their rows into schema.sql, or a dump into "
             f"schema.dump (pg_dump --format=custom) or schema/ (--format=directory); scripts on "
             f"pgbench's own tables need none."
         )
-    if not scripts:
+    if not workload.scripts:
         raise StudyError(f"{home} has no script: put a query into a file *.sql beside the schema.")
-    names = [script.name for script in scripts]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
+    names = Counter(script.name for script in workload.scripts)
+    if twice := next((name for name in names if names[name] > 1), None):
         raise StudyError(f"{home} has two scripts called {twice!r}: rename one of them.")
-    used = {schema, home / SETTINGS, *files}
-    found_here = Workload(
-        schema,
-        scripts,
-        _settings(home / SETTINGS),
-        [f.name for f in found if f not in used and f.resolve() not in included],
-        tuple(included),
-    )
-    return _mixed(found_here, mix)
+    return _mixed(workload, mix)
 
 
 def _require_within(file: Path, home: Path) -> None:
@@ -171,7 +157,9 @@ def without_comments(text: str) -> str:
 
 
 def _mixed(found: Workload, mix: Sequence[str]) -> Workload:
-    """The workload with the scripts of the mix alone, if there is one, and with their weights."""
+    """The workload with only the scripts of the mix and their weights, if there is a mix."""
+    if not mix:
+        return found
     files = Counter(script.file for script in found.scripts)
     known = {s.file.stem: s for s in found.scripts if files[s.file] == 1}
     known |= {script.name: script for script in found.scripts}
@@ -187,14 +175,10 @@ def _mixed(found: Workload, mix: Sequence[str]) -> Workload:
             raise StudyError(f"The mix has two scripts called {script.name!r}: give one a weight.")
         weights[script.name] = weight
         chosen += [script] if weight else []
-    if not mix:
-        return found
     if not chosen:
         raise StudyError("No script of the mix has a weight above 0.")
-    alone = len(chosen) == 1
-    return replace(
-        found, scripts=chosen, weights=() if alone else tuple(weights[s.name] for s in chosen)
-    )
+    mixed = tuple(weights[script.name] for script in chosen) if len(chosen) > 1 else ()
+    return replace(found, scripts=chosen, weights=mixed)
 
 
 def _built_in(directory: str) -> Script:
@@ -214,36 +198,33 @@ def _built_in(directory: str) -> Script:
 def _scripts_of(file: Path) -> list[Script]:
     text = read_text(file, "a script")
     _require_harmless(file, text)
-    marks = list(_NAME.finditer(text))
-    starts = [0, *(mark.end() for mark in marks)]
-    ends = [*(mark.start() for mark in marks), len(text)]
-    names = [file.stem, *(mark[1] for mark in marks)]
-    parts = zip(names, starts, ends, strict=True)
-    return [
-        Script(
-            name,
-            text[start:end].strip() + "\n",
-            file,
-            text.count("\n", 0, end - len(text[start:end].lstrip())) + 1,
-        )
-        for name, start, end in parts
-        if without_comments(text[start:end])
-    ]
+    found: list[Script] = []
+    name, start = file.stem, 0
+    for mark in [*_NAME.finditer(text), None]:
+        part = text[start : mark.start() if mark else None]
+        if without_comments(part):
+            begin = start + len(part) - len(part.lstrip())
+            line = text.count("\n", 0, begin) + 1
+            found.append(Script(name, part.strip() + "\n", file, line))
+        if mark:
+            name, start = mark[1], mark.end()
+    return found
 
 
 def _require_harmless(file: Path, text: str) -> None:
-    """Raise StudyError for a script with a command that runs a program, or is none of pgbench's."""
+    """Raise StudyError for a command that runs a program, leaves the database or is unknown."""
     if found := _SHELL.search(text):
         line = text.count("\n", 0, found.start()) + 1
         raise _no_place(file, line, found[0].split()[0], "it runs a program")
     for item in Lines(text.encode().splitlines(keepends=True), file):
         if not isinstance(item, Command):
-            if leaving := LEAVES.match(item.text):
-                words = " ".join(leaving[1].decode().upper().split())
+            if words := leaving(item.text):
                 raise _no_place(file, item.line, words, "it reaches beyond the workload's database")
-        elif item.name.lower() not in _COMMANDS:
-            why = _SLEEP if item.name.lower() == "sleep" else "pgbench has no such command"
+        elif item.name.lower() == "sleep":
+            why = "it would be the time that is measured"
             raise _no_place(file, item.line, f"\\{item.name}", why)
+        elif item.name.lower() not in _COMMANDS:
+            raise _no_place(file, item.line, f"\\{item.name}", "pgbench has no such command")
 
 
 def _no_place(file: Path, line: int, command: str, why: str) -> StudyError:
@@ -254,8 +235,7 @@ def _settings(file: Path) -> dict[str, str]:
     if not file.exists():
         return {}
     settings = read_settings(file)
-    reaching = refused(settings)
-    if reaching:
+    if reaching := refused(settings):
         raise StudyError(
             f"{file} sets {', '.join(reaching)}, which say where a server listens, which files it "
             f"uses or which programs it runs: leave them out."

@@ -1,4 +1,4 @@
-"""The statements that pgbench sends for a script, and what it says about their times."""
+"""The statements that pgbench sends for a script, and the times that it reports for them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,19 @@ if TYPE_CHECKING:
 
 _SENT = re.compile(r"^pgbench: client 0 sending (.*?)\n(?=pgbench: )", re.MULTILINE | re.DOTALL)
 
-# A line of pgbench's own report: milliseconds, since 15 failures, and a command's first line.
+# A line of pgbench's report (-r): milliseconds, failures from 15 on, and a command's first line.
 _COMMAND = re.compile(r"^ +(\d+\.\d{3}) +(?:\d+ )?(.*)$", re.MULTILINE)
 
 _PIPELINE = re.compile(r"\\(?:start|sync|end)pipeline\b[^\n]*")
-
-_LONGEST_NAME = 48
 
 
 def statements_sent(
     trial: Trial, script: str, *, seed: int, variables: Mapping[str, Any] = {}
 ) -> dict[str, str]:
-    """The statements of one transaction of ``script``, which is run, by their names.
+    """Run one transaction of ``script``; returns the statements sent, by name.
 
-    They are sent by the simple protocol, of which pgbench tells the values, and so not in a
-    pipeline.  The name of an only one is empty.  Raises StudyError when pgbench does not take the
+    They are sent by the simple protocol, for which pgbench prints the values, and so not in a
+    pipeline.  A single statement has an empty name.  Raises StudyError if pgbench refuses the
     script.
     """
     script = _PIPELINE.sub("", script)
@@ -44,14 +42,14 @@ def statements_sent(
     if len(sent) == 1 == len(names):
         return {"": sent[0]}
     if len(names) != len(sent):  # not all were executed, as the script has branches
-        names = [statement_name(number, text) for number, text in enumerate(sent, start=1)]
+        names = [_name(number, text) for number, text in enumerate(sent, start=1)]
     return dict(zip(names, sent, strict=True))
 
 
 def statement_times(report: str, script: str) -> list[tuple[str, float]]:
-    """What pgbench's report (``-r``) says of a script's statements: their names and times (s).
+    """The names of a script's statements and their times (s) in pgbench's report (``-r``).
 
-    Times are those seen by pgbench, in whole microseconds; its own commands are left out.
+    pgbench reports whole microseconds; its own commands are left out.
     """
     found: list[tuple[str, float]] = []
     place = 0
@@ -60,13 +58,13 @@ def statement_times(report: str, script: str) -> list[tuple[str, float]]:
             continue
         place = max(place, script.find(first_line.rstrip(), place))
         text = first_line if place < 0 else script[place:]
-        found.append((statement_name(len(found) + 1, text), float(time_ms) / 1000))
+        found.append((_name(len(found) + 1, text), float(time_ms) / 1000))
         place += len(first_line.rstrip())
     return found
 
 
-def statement_name(number: int, text: str) -> str:
-    """What a script's statement is called: its number, and its beginning in one line."""
+def _name(number: int, text: str) -> str:
+    """The name of a statement: its number, and its beginning on one line."""
     words = " ".join(text.partition(";")[0].split())
-    short = words if len(words) <= _LONGEST_NAME else f"{words[:_LONGEST_NAME].rstrip()}…"
+    short = words if len(words) <= 48 else f"{words[:48].rstrip()}…"
     return f"{number}: {short}"

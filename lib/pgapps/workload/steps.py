@@ -24,23 +24,18 @@ if TYPE_CHECKING:
 
 _PLACE = re.compile(r"script(\d*)\.sql:(\d+): ")
 
-# What a statement is refused for that is prepared, and not sent as text.
+# Errors of statements that cannot be prepared, but may run as text.
 _NEEDS_TEXT = re.compile(
     r"multiple commands into a prepared|could not determine data type|operator does not exist"
-    r"|operator is not unique"
-    r"|syntax error at or near \"\$\d"
+    r"|operator is not unique|syntax error at or near \"\$\d"
 )
 
 _FAILURE = re.compile(r"deadlock detected|could not serialize access")
 
-_ENDS = "pgbench before 15 ends there, later ones count such failures and go on"
-
-_AS_TEXT = "it may run as pgbench sends it by default: -p protocol=simple"
-
 
 @dataclass(frozen=True)
 class Step:
-    """What is timed together: a script, or a mix of scripts with their weights."""
+    """What is timed as one: a script, or a mix of scripts with their weights."""
 
     scripts: Sequence[Script]
     weights: Sequence[int] = (1,)
@@ -54,24 +49,17 @@ class Step:
         return ", ".join(f"{script.name}@{weight}" for script, weight in weighted)
 
     def look(self, trial: Trial, *, seed: int, protocol: str, variables: Mapping[str, Any]) -> None:
-        """Run each script once, so that a comparison sees its statements; errors as of ``run``."""
+        """Run each script once, so that a comparison sees its statements; raises as ``run``."""
         for number, script in enumerate(self.scripts):
             with _described([script], script.name, trial, protocol):
                 trial.look(script.name, script.text, seed=seed + number, variables=variables)
 
     def run(
-        self,
-        trial: Trial,
-        step: str,
-        turn: Turn,
-        *,
-        protocol: str,
-        case: str = "",
-        **options: Any,
+        self, trial: Trial, step: str, turn: Turn, *, protocol: str, case: str = "", **options: Any
     ) -> None:
-        """Run a turn by ``pgbench``, which has the other ``options``, and time its statements.
+        """Run a turn by ``pgbench``, with its other ``options``, and time its statements.
 
-        Raises StudyError, with file and line, where pgbench does not take a script.
+        Raises StudyError, with file and line, if pgbench refuses a script.
         """
 
         def keep_times(report: str) -> None:
@@ -103,29 +91,31 @@ def steps_of(workload: Workload) -> list[Step]:
 
 @contextmanager
 def _described(scripts: Sequence[Script], name: str, trial: Trial, protocol: str) -> Iterator[None]:
-    """Add file and line to pgbench's errors."""
+    """Add the file and the line of a script to pgbench's errors, and what may help."""
     try:
         yield
     except (ServerError, SpaceError):
         raise
     except StudyError as error:
-        complaint, version = str(error), trial.server.version_text
-        if protocol != "simple" and _NEEDS_TEXT.search(complaint):
-            complaint = f"{complaint.rstrip('.')} ({_AS_TEXT})"
+        text, advice, where = str(error), "", name
+        if protocol != "simple" and _NEEDS_TEXT.search(text):
+            advice = "it may run as pgbench sends it by default: -p protocol=simple"
         counts = counts_failures(trial.server.capabilities.pgbench)
-        if not counts and _FAILURE.search(complaint):
-            complaint = f"{complaint.rstrip('.')} ({_ENDS})"
-        place = _PLACE.search(complaint)
-        if place is None and len(scripts) > 1:
-            raise StudyError(f"{name}, on {version}: {complaint}") from error
-        script = scripts[int(place[1] or 1) - 1] if place else scripts[0]
-        message = _PLACE.sub("", complaint, count=1)
-        line = int(place[2]) if place else None
-        raise StudyError(script.describe_error(message, line, version)) from error
+        if not counts and _FAILURE.search(text):
+            advice = "pgbench before 15 ends there, later ones count such failures and go on"
+        if advice:
+            text = f"{text.rstrip('.')} ({advice})"
+        if place := _PLACE.search(text):
+            script = scripts[int(place[1] or 1) - 1]
+            where = f"{script.file.name}, line {script.line - 1 + int(place[2])}"
+        elif len(scripts) == 1:
+            where = scripts[0].file.name
+        text = _PLACE.sub("", text, count=1)
+        raise StudyError(f"{where}, on {trial.server.version_text}: {text}") from error
 
 
 def defined(texts: Sequence[str]) -> dict[str, str]:
-    """The variables of ``name=value``, as pgbench's -D has them; raises StudyError for others."""
+    """The variables in ``name=value``, as for pgbench's -D; raises StudyError for other texts."""
     found = dict(text.partition("=")[::2] for text in texts)
     for text in texts:
         if not re.fullmatch(r"[A-Za-z_]\w*=.*", text, re.DOTALL) or text.startswith("pgstudies_"):
@@ -134,6 +124,6 @@ def defined(texts: Sequence[str]) -> dict[str, str]:
 
 
 def runnable(parameters: Mapping[str, Any]) -> Workload:
-    """The workload that these parameters name; raises StudyError if there is nothing to run."""
+    """The workload of a run's parameters; raises as ``read_workload`` and ``defined``."""
     defined(parameters.get("define", ()))
     return read_workload(parameters["directory"], parameters.get("mix", ()))

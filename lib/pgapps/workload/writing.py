@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import os.path
 import re
 from typing import TYPE_CHECKING
 
 from pgservers.errors import StudyError
-from pgservers.files import cannot_write, copy_tree
+from pgservers.files import cannot_write
 from pgservers.terminal import printable
 from pgstudies.rooms import rooms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-
 
 _LONGEST_TITLE = 30
 
@@ -43,34 +43,29 @@ class UnknownError(Exception):
 def new_workload(directory: Path) -> list[Path]:
     """Write an example of a workload into a new directory; returns the files.
 
-    Raises StudyError where the directory exists, and where nothing can be written.
+    Raises StudyError if the directory exists, SpaceError if nothing can be written.
     """
+    require_new(directory)
     example = next(iter(rooms("workload").values())).directory / "example"
-    try:
-        directory.expanduser().mkdir(parents=True)
-        copy_tree(example, directory.expanduser())
-    except FileExistsError:
-        raise StudyError(f"There is a {directory} already: use another name.") from None
-    except OSError as error:
-        raise cannot_write(error, directory) from error
-    return sorted(directory.expanduser().iterdir())
+    write_files(directory, {file.name: file.read_text("utf-8") for file in example.iterdir()})
+    return sorted(directory.iterdir())
 
 
 def require_new(directory: Path) -> None:
-    """Raise StudyError where the directory exists."""
-    if directory.exists():
+    """Raise StudyError if the directory exists, or a link of its name."""
+    if os.path.lexists(directory):
         raise StudyError(f"There is a {directory} already: use another name.")
 
 
 def tables_named(text: str) -> list[str]:
-    """The tables that a statement names, without the server's own."""
+    """The tables that a statement names, without those of the catalogs."""
     bare = _COMMENT.sub(" ", text)
     named = (unquoted(name) for _, name in _NAMED.findall(bare))
     return [name for name in named if not _CATALOG.match(name)]
 
 
 def title_of(text: str) -> str:
-    """The first word and the first table, as a part of a file's name."""
+    """The first word and the first table of a statement, as a part of a file's name."""
     verb = VERB.match(_COMMENT.sub(" ", text))
     words = [verb[1].lower() if verb else "", *tables_named(text)[:1]]
     return "-".join(re.sub(r"[^a-z0-9_]", "_", word.lower())[:_LONGEST_TITLE] for word in words)
@@ -83,22 +78,20 @@ def unquoted(name: str) -> str:
 
 def literal(value: str) -> str:
     """A string literal without anything that pgbench takes for a command or a variable."""
-    plain = value.replace("'", "''")
-    if (
-        not re.search(r"[\\;]|:[A-Za-z_\x80-\U0010ffff]|[^ -~\x80-\U0010ffff]", value)
-        and value.isprintable()
-    ):
-        return f"'{plain}'"
+    if value.isprintable() and not re.search(r"[\\;]|:[A-Za-z_\x80-\U0010ffff]", value):
+        return "'{}'".format(value.replace("'", "''"))
     return "E'{}'".format(
         "".join(
-            c if c.isalnum() or c in " .,_-" else f"\\x{ord(c):02x}" if ord(c) < 128 else c
-            for c in value
+            c if c.isalnum() or c in " .,_-" or ord(c) >= 128 else f"\\x{ord(c):02x}" for c in value
         )
     )
 
 
 def write_files(directory: Path, files: Mapping[str, str]) -> None:
-    """Write files, by their names, into a new directory; raises StudyError where that fails."""
+    """Write files, by their names, into a new directory.
+
+    Raises StudyError for text that is not UTF-8, SpaceError if nothing can be written.
+    """
     try:
         directory.mkdir(parents=True)
         for name, text in files.items():
@@ -109,7 +102,7 @@ def write_files(directory: Path, files: Mapping[str, str]) -> None:
         raise cannot_write(error, directory) from error
 
 
-def short(text: str) -> str:
-    """The first words of a statement, on one line."""
+def short(text: str, most: int = 60) -> str:
+    """The beginning of a statement, of ``most`` characters, on one line."""
     words = printable(" ".join(text.split()))
-    return words if len(words) <= 60 else f"{words[:60].rstrip()}..."
+    return words if len(words) <= most else f"{words[:most].rstrip()}..."

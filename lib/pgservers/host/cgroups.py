@@ -17,15 +17,13 @@ if TYPE_CHECKING:
 
 
 _ROOT = Path("/sys/fs/cgroup")
-
 _PREFIX = "pgstudies-"
-
 _PATIENCE_S = 5.0
 
 
 @dataclass(frozen=True)
 class _Group:
-    """A group to be made: where the server's processes are now, and what to write into it."""
+    """A group to create: ``home`` is the server's group now, ``limits`` what to write, by file."""
 
     home: Path
     path: Path
@@ -53,13 +51,16 @@ def limits_on(
 ) -> Iterator[None]:
     """Limit the processes ``pids()``, of which ``pid`` is the first, and all that they start.
 
-    ``pace`` has reads (iops) and bytes (bps) a second from the disk of ``directory``.  Through
-    cgroups, version 1 or 2.  Raises CannotRun where that cannot be had.
+    ``pace`` is reads (iops) and bytes (bps) per second from the disk of ``directory``.  Uses
+    cgroups, version 1 or 2; raises CannotRun where they are not available.
     """
     groups = _groups(directory, pid, root, pace, memory_bytes)
     with contextlib.ExitStack() as made:
         try:
-            _delegate(root)
+            control = root / "cgroup.subtree_control"
+            # Version 2 has limits only in groups whose parent enables the controllers for them.
+            if control.exists() and not {"io", "memory"} <= set(_words(control)):
+                control.write_text("+io +memory")
             for group in groups:
                 _remove_leftovers(group.home)
                 group.path.mkdir()
@@ -73,11 +74,7 @@ def limits_on(
 
 
 def _groups(
-    directory: Path,
-    pid: int,
-    root: Path,
-    pace: Mapping[str, int | None],
-    memory: int | None,
+    directory: Path, pid: int, root: Path, pace: Mapping[str, int | None], memory: int | None
 ) -> list[_Group]:
     device = _device_of(directory)
     homes = _homes(pid)
@@ -99,15 +96,8 @@ def _groups(
     return [_Group(home, home / name, limits) for home, limits in parts if limits]
 
 
-def _delegate(root: Path) -> None:
-    """Version 2 has limits only in groups whose parent hands the controllers down."""
-    control = root / "cgroup.subtree_control"
-    if control.exists() and not {"io", "memory"} <= set(_words(control)):
-        control.write_text("+io +memory")
-
-
 def _device_of(path: Path) -> str:
-    """Number (major:minor) of the whole disk that holds ``path``; limits are for those only."""
+    """Number (major:minor) of the disk that holds ``path``: only whole disks can be limited."""
     disk = find_disk(path)
     if disk is None:
         raise CannotRun("the server's files are not on a disk of this machine's own")
@@ -115,7 +105,7 @@ def _device_of(path: Path) -> str:
 
 
 def _homes(pid: int) -> dict[str, str]:
-    """The group that a process is in now, by controller; version 1."""
+    """The group of a process by controller, in version 1."""
     homes: dict[str, str] = {}
     for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -130,7 +120,7 @@ def _move(pids: list[int], group: Path) -> None:
 
 
 def _remove(group: _Group) -> None:
-    """Bring what is left in a group back, and remove it; a process just ended holds it a moment."""
+    """Move processes left in a group home, and remove it; one that just ended delays that."""
     end = time.monotonic() + _PATIENCE_S
     while group.path.exists():
         with contextlib.suppress(OSError):
@@ -144,7 +134,7 @@ def _remove(group: _Group) -> None:
 
 
 def _remove_leftovers(parent: Path) -> None:
-    """Remove groups of runs that were killed; one that still holds processes stays."""
+    """Remove the groups of killed runs, except those that still hold processes."""
     for group in parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             group.rmdir()

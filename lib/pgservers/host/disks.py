@@ -9,9 +9,9 @@ DEVICES = Path("/sys/dev/block")
 
 
 def find_disk(path: Path, source: str | None = None) -> Path | None:
-    """The directory in /sys of the whole disk behind ``path``; None where no disk is seen.
+    """The directory in /sys of the whole disk behind ``path``; None where there is none.
 
-    ``source`` is the mounted device, for file systems that number their parts themselves.
+    ``source`` is the mounted device, for file systems such as btrfs with numbers of their own.
     """
     number = path.stat().st_dev
     if os.major(number) == 0 and source and Path(source).is_block_device():
@@ -30,7 +30,7 @@ def scheduler_of(disk: Path) -> str | None:
 
 
 def _whole_disk(device: Path) -> Path:
-    """The disk that a partition, or a mapping onto a single device such as LVM's, lies on."""
+    """The disk below a partition, or below a mapping onto one device such as LVM's."""
     if (device / "partition").exists():
         return _whole_disk(device.parent)
     below = list((device / "slaves").glob("*"))

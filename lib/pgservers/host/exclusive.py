@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import stat
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,12 +26,12 @@ def host_lock_file() -> Path:
     return Path(configured or "/tmp/pgstudies-measuring.lock")  # noqa: S108  (see _open)
 
 
-@contextlib.contextmanager
+@contextmanager
 def only_one_here(what: str) -> Iterator[None]:
     """Wait until nobody else measures on this host, saying so, and keep others waiting.
 
     ``what`` is what they print while they wait.  The kernel releases the lock when this process
-    ends, however it does.
+    ends, however it ends.
     """
     path = host_lock_file()
     try:
@@ -41,15 +40,13 @@ def only_one_here(what: str) -> Iterator[None]:
         raise _no_lock(path, str(error.strerror)) from None
     try:
         _require_plain(path, descriptor)
-        is_noticed = False
-        while not _taken(descriptor):
-            if not is_noticed:
-                holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
-                # Any account may have written it.
-                name = "".join(c for c in holder if c.isprintable())
-                notice(f"Waiting: {name or 'another run'} measures on this host.")
-                is_noticed = True
-            time.sleep(_LOOK_S)
+        if not _taken(descriptor):
+            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+            # Any account may have written it.
+            name = "".join(c for c in holder if c.isprintable())
+            notice(f"Waiting: {name or 'another run'} measures on this host.")
+            while not _taken(descriptor):
+                time.sleep(_LOOK_S)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{what} (process {os.getpid()})\n".encode(), 0)
         yield
@@ -58,23 +55,22 @@ def only_one_here(what: str) -> Iterator[None]:
 
 
 def _open(path: Path) -> int:
-    # One file for all accounts, which each may write and lock: two accounts that measure at once
-    # spoil both, and whoever may wait for a lock may also hold it.  A stranger can so keep us
-    # waiting, which a notice says and PGSTUDIES_HOST_LOCK ends; a file for each account would be
-    # no lock between them, and a group that may lock would have to be made by an administrator.
+    # One file that all accounts may write and lock: two accounts that measure at once spoil both,
+    # and whoever may wait for a lock may also hold it.  A stranger can therefore keep us waiting,
+    # which a notice says and PGSTUDIES_HOST_LOCK ends.
     # In a directory that everybody may write to, Linux refuses O_CREAT for another's file
-    # (fs.protected_regular); a link could lead anywhere, and a pipe would be waited for.
+    # (fs.protected_regular); a link could lead anywhere, and opening a pipe could block.
     mode = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
-    with contextlib.suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):
         return os.open(path, mode)
     descriptor = os.open(path, mode | os.O_CREAT, 0o666)
-    with contextlib.suppress(PermissionError):
+    with suppress(PermissionError):
         os.fchmod(descriptor, 0o666)  # whatever the umask
     return descriptor
 
 
 def _require_plain(path: Path, descriptor: int) -> None:
-    """Raise ServerError unless it is a regular file with one name, because we write into it."""
+    """Raise ServerError unless it is a regular file without hard links: we write into it."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         raise _no_lock(path, "Not a file")
@@ -99,7 +95,7 @@ def _taken(descriptor: int) -> bool:
 
 @contextmanager
 def on_core(cpu: int | None) -> Iterator[None]:
-    """Pin this process to one core in the body; processes started in it inherit that."""
+    """Pin this process, and those that it starts meanwhile, to one core; None pins nothing."""
     if cpu is None:
         yield
         return

@@ -27,7 +27,7 @@ CPU = Path("/sys/devices/system/cpu")
 
 
 def allowed_cores() -> list[int] | None:
-    """The numbers of the cores that this process may run on; None where this system has no such."""
+    """The numbers of the cores that this process may run on; None where that is unknown."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
 
 
@@ -39,7 +39,7 @@ def boot_id() -> str | None:
 def host_facts(path: Path) -> dict[str, Any]:
     """The machine, and the file system and disk under ``path``, which need not exist yet.
 
-    Every value is fit for JSON, and None where this system does not tell:
+    Every value is fit for JSON, and None where unknown:
 
     - ``hostname``, ``os`` (the distribution's name for itself), ``kernel`` (name and release)
     - ``booted_at``: UTC, ISO 8601; ``boot_id``: the kernel's name for this boot
@@ -59,17 +59,19 @@ def host_facts(path: Path) -> dict[str, Any]:
     """
     where = nearest_existing(path)
     mount = mount_of(where)
-    frequency = _known(psutil.cpu_freq)
+    frequency = known(psutil.cpu_freq)
     return {
-        "hostname": _known(socket.gethostname),
-        "os": _known(_os_name),
+        "hostname": known(socket.gethostname),
+        "os": known(_os_name),
         "kernel": f"{platform.system()} {platform.release()}",
-        "booted_at": _known(_booted_at),
+        "booted_at": known(
+            lambda: datetime.fromtimestamp(psutil.boot_time(), UTC).isoformat(timespec="seconds")
+        ),
         "boot_id": boot_id(),
-        "virtualization": _known(_virtualization),
+        "virtualization": known(_virtualization),
         "cpu_model": cpu_model(),
         "architecture": platform.machine() or None,
-        "physical_cores": _known(lambda: psutil.cpu_count(logical=False)),
+        "physical_cores": known(lambda: psutil.cpu_count(logical=False)),
         "logical_cores": os.cpu_count(),
         "allowed_cores": allowed_cores(),
         "cpu_mhz": frequency.current if frequency else None,
@@ -78,9 +80,9 @@ def host_facts(path: Path) -> dict[str, Any]:
         "clock_source": _read(
             Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
         ),
-        "memory_bytes": _known(lambda: psutil.virtual_memory().total),
-        "swap_bytes": _known(lambda: psutil.swap_memory().total),
-        "load_average": _known(lambda: list(os.getloadavg())),
+        "memory_bytes": known(lambda: psutil.virtual_memory().total),
+        "swap_bytes": known(lambda: psutil.swap_memory().total),
+        "load_average": known(lambda: list(os.getloadavg())),
         "file_system": mount.fstype if mount else None,
         "mount_point": mount.mountpoint if mount else None,
         "mount_options": mount.opts if mount else None,
@@ -90,13 +92,13 @@ def host_facts(path: Path) -> dict[str, Any]:
 def nearest_existing(path: Path) -> Path:
     """``path`` itself, or the nearest directory above it that exists."""
     path = path.absolute()
-    return next((p for p in (path, *path.parents) if _known(p.exists)), Path("/"))
+    return next((p for p in (path, *path.parents) if known(p.exists)), Path("/"))
 
 
 def mount_of(path: Path) -> Any:
     """The mount that holds the existing ``path``, as psutil describes it; None where unknown."""
-    real = _known(path.resolve) or path
-    mounts = _known(lambda: psutil.disk_partitions(all=True)) or []
+    real = known(path.resolve) or path
+    mounts = known(lambda: psutil.disk_partitions(all=True)) or []
     holding = [m for m in mounts if real.is_relative_to(m.mountpoint)]
     # Of two mounts at one place the later hides the earlier, hence the reversal.
     return max(reversed(holding), key=lambda m: len(Path(m.mountpoint).parts), default=None)
@@ -104,12 +106,12 @@ def mount_of(path: Path) -> Any:
 
 def governor(root: Path = CPU) -> str | None:
     """The frequency governor of the cores, joined by "," where they differ; None without one."""
-    files = _known(lambda: sorted(root.glob("cpu[0-9]*/cpufreq/scaling_governor"))) or []
+    files = known(lambda: sorted(root.glob("cpu[0-9]*/cpufreq/scaling_governor"))) or []
     return ",".join(sorted({g for g in map(_read, files) if g})) or None
 
 
 def _device_facts(path: Path, source: str | None) -> dict[str, Any]:
-    disk = _known(lambda: find_disk(path, source))
+    disk = known(lambda: find_disk(path, source))
     read_ahead_kb = _read(disk / "queue/read_ahead_kb") if disk else None
     rotational = _read(disk / "queue/rotational") if disk else None
     return {
@@ -120,10 +122,6 @@ def _device_facts(path: Path, source: str | None) -> dict[str, Any]:
     }
 
 
-def _booted_at() -> str:
-    return datetime.fromtimestamp(psutil.boot_time(), UTC).isoformat(timespec="seconds")
-
-
 def _os_name() -> str:
     if platform.system() == "Linux":
         return platform.freedesktop_os_release()["PRETTY_NAME"]
@@ -132,11 +130,7 @@ def _os_name() -> str:
 
 def cpu_model() -> str | None:
     """The processor's own name for its model; None where it is unknown."""
-    return _known(_cpu_model) or platform.processor() or None
-
-
-def _cpu_model() -> str | None:
-    return _cpuinfo().get("model name")
+    return known(lambda: _cpuinfo().get("model name")) or platform.processor() or None
 
 
 def _cpuinfo() -> dict[str, str]:
@@ -160,10 +154,10 @@ def _virtualization() -> str | None:
 
 
 def _read(path: Path) -> str | None:
-    return _known(lambda: path.read_text(encoding="utf-8").strip())
+    return known(lambda: path.read_text(encoding="utf-8").strip())
 
 
-def _known(ask: Callable[[], T]) -> T | None:
+def known(ask: Callable[[], T]) -> T | None:
     """The result of ``ask``, or None if the system or our rights do not allow it."""
     try:
         return ask()

@@ -12,7 +12,6 @@ from pathlib import Path
 from ..errors import CannotRun
 
 _SYSCALL = {"x86_64": 298, "aarch64": 241}
-
 _HARDWARE, _INSTRUCTIONS = 0, 1
 
 # perf_event_attr of version 0: type, its own size, config, three fields that are not used here,
@@ -20,17 +19,14 @@ _HARDWARE, _INSTRUCTIONS = 0, 1
 _ATTRIBUTES = struct.Struct("IIQQQQQIIQ")
 
 _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1 << 5, 1 << 6
-
 _CLOSE_ON_EXEC = 8
-
 _PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 
 
 class InstructionCounter:
-    """Counts the instructions that a process executes from now on, those of the kernel left out.
+    """Counts the instructions that a process executes from now on, without those of the kernel.
 
-    Raises CannotRun, with the reason, where the processor or the kernel does not count them for us,
-    as in most virtual machines.
+    Raises CannotRun, with the reason, where they cannot be counted, as in most virtual machines.
     """
 
     def __init__(self, pid: int) -> None:
@@ -55,7 +51,7 @@ class InstructionCounter:
 
 
 def reason_no_counter() -> str | None:
-    """Why the instructions of a timed statement are not recorded here; None where they are."""
+    """Why instructions cannot be counted here; None where they can."""
     try:
         InstructionCounter(os.getpid()).close()
     except CannotRun as reason:

@@ -15,27 +15,23 @@ from pathlib import Path
 import psutil
 
 _SEGMENTS = Path("/proc/sysvipc/shm")
-
 _DYNAMIC = Path("/dev/shm")  # noqa: S108
 
 # PGShmemHeader of storage/pg_shmem.h up to dsm_control: magic, creatorPID, totalsize, freeoffset.
 _HEADER = struct.Struct("@iiNNI")
 
 _MAGIC = 679834894
-
 _SHM_RDONLY = 0o10000
-
 _IPC_RMID = 0
-
 _TIMEOUT_S = 5
 
 
 def free(data: Path) -> None:
-    """Free what the postmaster.pid of a data directory names, if nobody is attached to it.
+    """Free the shared memory that a data directory's postmaster.pid names, unless it is in use.
 
-    That is its System V segment, made by that process and owned by the owner of the file, and the
-    segments in ``/dev/shm`` that its control segment lists.  A server that starts on the same
-    directory does so itself.  The last children of a killed postmaster are waited for.
+    That is the System V segment that this process made and the file's owner owns, and the segments
+    in ``/dev/shm`` that its control segment lists.  Waits for the last children of a killed
+    postmaster.
     """
     if sys.platform != "linux":
         return
@@ -70,10 +66,9 @@ _SEMAPHORE = re.compile(r"sem\.pgstudies-(\d+)-\w+")
 
 
 def name_semaphores() -> None:
-    """Give the semaphores of this process's ``multiprocessing`` names with its process number.
+    """Put our process number into the names of this process's ``multiprocessing`` semaphores.
 
-    Their names last until somebody removes them, which Python does in another of our processes: it
-    is killed with us where the whole session is.
+    Python removes them in a helper process, which dies with us when the whole session is killed.
     """
     ours: dict[str, str] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
     ours["semprefix"] = f"/pgstudies-{os.getpid()}"
@@ -90,7 +85,7 @@ def free_semaphores() -> None:
 
 
 def _is_dead(pid: int, since: float) -> bool:
-    """Whether the process that had this number at a time (s since 1970) has ended."""
+    """Whether the process that had this number at ``since`` (s since 1970) has ended."""
     try:
         process = psutil.Process(pid)
         return process.status() == psutil.STATUS_ZOMBIE or process.create_time() > since + 1
@@ -99,7 +94,7 @@ def _is_dead(pid: int, since: float) -> bool:
 
 
 def _attached(segment: int, creator: int, owner: int) -> int | None:
-    """How many processes are attached to a segment, None if there is no such segment."""
+    """The number of processes attached to a segment; None if there is no such segment."""
     rows = [row.split() for row in _SEGMENTS.read_text().splitlines()[1:]]
     # shmid, cpid, uid, nattch
     found = {tuple(int(row[i]) for i in (1, 4, 7)): int(row[6]) for row in rows}

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from .facts import CPU, governor, nearest_existing
+from .facts import CPU, governor, known, nearest_existing
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,14 @@ def look(path: Path, *, sample_s: float = 0.5) -> Situation:
     throttled = None if before is None or after is None else after - before
     return Situation(
         cores=os.cpu_count() or 1,
-        load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        load_average=known(lambda: os.getloadavg()[0]),
         processes=processes,
         steal_share=steal_share,
         cpu_quota_cores=cpu_quota_cores(),
         governor=governor(),
         throttled=throttled,
         on_battery=_on_battery(),
-        swap_used_bytes=_swap_used_bytes(),
+        swap_used_bytes=known(lambda: int(psutil.swap_memory().used)),
         memory_bytes=memory.total,
         memory_available_bytes=memory.available,
         disk=where,
@@ -74,33 +74,21 @@ def look(path: Path, *, sample_s: float = 0.5) -> Situation:
 
 def throttle_count(root: Path = CPU) -> int | None:
     """How often cores were throttled for heat since the boot; None if not counted."""
-    counters = list(root.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"))
-    try:
-        counts = [int(counter.read_text(encoding="ascii")) for counter in counters]
-    except (OSError, ValueError):
-        return None
+    counters = root.glob("cpu[0-9]*/thermal_throttle/core_throttle_count")
+    counts = known(lambda: [int(counter.read_text(encoding="ascii")) for counter in counters])
     return sum(counts) if counts else None
 
 
 def _on_battery() -> bool | None:
     """Whether the machine runs on battery; None if unknown."""
-    try:
-        battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
-    except (OSError, RuntimeError, psutil.Error):
-        return None
+    battery = known(lambda: psutil.sensors_battery())  # noqa: PLW0108  (some systems lack it)
     return None if battery is None or battery.power_plugged is None else not battery.power_plugged
 
 
-def _swap_used_bytes() -> int | None:
-    try:
-        return int(psutil.swap_memory().used)
-    except (OSError, RuntimeError):  # containers may hide /proc/vmstat
-        return None
-
-
 def _busy(sample_s: float) -> tuple[tuple[Process, ...], float | None]:
-    """Other people's processes with their share of a core, and the share of time stolen."""
-    family = _family()
+    """The processes that are not ours with their share of a core, and the share of time stolen."""
+    me = psutil.Process()
+    family = {p.pid for p in (me, *me.parents(), *me.children(recursive=True))}
     used_s = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -113,15 +101,9 @@ def _busy(sample_s: float) -> tuple[tuple[Process, ...], float | None]:
     for process, before_s in used_s.items():
         with contextlib.suppress(psutil.Error):  # it ended meanwhile, or is hidden from us
             share = (_cpu_seconds(process) - before_s) / elapsed_s
-            found = Process(process.pid, process.name(), share, _is_postmaster(process))
-            processes.append(found)
+            is_postmaster = _is_postmaster(process)
+            processes.append(Process(process.pid, process.name(), share, is_postmaster))
     return tuple(processes), steal_share
-
-
-def _family() -> set[int]:
-    """The ids of this process, of those it started and of those that started it."""
-    me = psutil.Process()
-    return {p.pid for p in (me, *me.parents(), *me.children(recursive=True))}
 
 
 def _cpu_seconds(process: psutil.Process) -> float:
@@ -151,12 +133,8 @@ def cpu_quota_cores(
     membership: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
 ) -> float | None:
     """The tightest CPU quota on this process or a group above it, in cores; None without one."""
-    try:
-        lines = membership.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
     quotas = []
-    for line in lines:
+    for line in (known(lambda: membership.read_text(encoding="utf-8")) or "").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
             tops = [root, root / "unified"]

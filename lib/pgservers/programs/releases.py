@@ -21,8 +21,6 @@ from ..paths import MINOR_RELEASES, RELEASES, cache_dir
 from ..tools import installing
 from .cached import is_finished
 
-_MAVEN = "mvn"
-
 
 @dataclass(frozen=True)
 class Release:
@@ -89,7 +87,7 @@ def minor_releases() -> list[Release]:
 
 @functools.cache
 def builds(file: Path) -> list[Release]:
-    """The releases of a catalog, as built for every machine: a table, or one in it, for each."""
+    """The releases of a catalog, for every machine: each has a table, or one inside another."""
     tables = tomllib.loads(file.read_text(encoding="utf-8"))
     found = []
     for name, table in tables.items():
@@ -101,20 +99,21 @@ def builds(file: Path) -> list[Release]:
 
 def is_release(spec: str) -> bool:
     """Whether the word is a release's name (``16``) or its exact version (``16.11``)."""
-    return any(spec in {release.name, release.version} for release in _all())
-
-
-def _all() -> list[Release]:
-    """The releases, those for this machine first: another machine's may have the same version."""
-    return [*releases(), *minor_releases(), *builds(RELEASES), *builds(MINOR_RELEASES)]
+    return _find(spec) is not None
 
 
 def find_release(spec: str) -> Release:
     """The release of this name or exact version; raises StudyError, which lists the known."""
-    for release in _all():
-        if spec in {release.name, release.version}:
-            return release
-    raise StudyError(f"There is no release {spec!r}; there are {listed()}.")
+    found = _find(spec)
+    if found is None:
+        raise StudyError(f"There is no release {spec!r}; there are {listed()}.")
+    return found
+
+
+def _find(spec: str) -> Release | None:
+    # Those for this machine first: another machine's may have the same version.
+    known = [*releases(), *minor_releases(), *builds(RELEASES), *builds(MINOR_RELEASES)]
+    return next((r for r in known if spec in {r.name, r.version}), None)
 
 
 def listed() -> str:
@@ -133,9 +132,9 @@ _PACKAGES = (
 
 
 def packaged(spec: str) -> Path | None:
-    """The installed programs that a release's name stands for here; None if it means fetched ones.
+    """The installed programs that serve as a release; None if it is fetched.
 
-    They stand for a release that cannot be fetched, or that is not listed, such as a newer one.
+    They serve where it cannot be fetched, or is not listed, such as a newer one.
     """
     place = installed(spec)
     return place if not is_release(spec) or reason_not_fetched(spec) else None
@@ -151,22 +150,26 @@ def installed(major: str) -> Path | None:
     if not re.fullmatch(r"9\.\d|\d\d", major):
         return None
     places = (Path(pattern.format(major)) for pattern in _PACKAGES)
-    found = (p for p in places if (p / "initdb").is_file() and (p / "postgres").is_file())
-    return next(found, None)
+    return next(filter(has_programs, places), None)
+
+
+def has_programs(bindir: Path) -> bool:
+    """Whether a directory holds initdb and postgres; raises OSError where it cannot be read."""
+    return (bindir / "initdb").is_file() and (bindir / "postgres").is_file()
 
 
 def reason_not_available(spec: str) -> str | None:
-    """The reason why this release is not available; None if it is cached, installed or fetchable.
+    """Why a release is neither cached, installed nor fetchable; None if it is.
 
-    Raises StudyError when there is no such release.
+    Raises StudyError for an unknown release.
     """
     return None if packaged(spec) else reason_not_fetched(spec)
 
 
 def reason_not_fetched(spec: str) -> str | None:
-    """The reason why this release is neither cached nor fetchable; None if it is.
+    """Why a release is neither cached nor fetchable; None if it is.
 
-    Raises StudyError when there is no such release.
+    Raises StudyError for an unknown release.
     """
     release = find_release(spec)
     if not release.is_for_this_machine:
@@ -174,7 +177,7 @@ def reason_not_fetched(spec: str) -> str | None:
             f"PostgreSQL {release.version} is built for {release.system} {release.machine}, "
             f"and this is {platform.system()} {platform.machine()}"
         )
-    if not release.cached and shutil.which(_MAVEN) is None:
+    if not release.cached and shutil.which("mvn") is None:
         return (
             f"PostgreSQL {release.version} cannot be fetched: there is no mvn on PATH "
             f"({installing('mvn')})"

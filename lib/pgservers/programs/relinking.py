@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .installations import Binaries
 
 KEPT = "relink"
-"""The directory, of our own build or below ``links``, of objects, libraries and the command."""
+"""The directory of objects, libraries and the link command, in our own build or in ``links``."""
 
 _COMMAND = "command.json"
 
@@ -38,16 +38,16 @@ _THIN = b"!<thin>\n"
 def find_link(tree: Path) -> tuple[str, Path]:
     """The command that links the backend in a build tree, and the directory to run it in.
 
-    Nothing is written there.  Raises CannotRun where it is not found.
+    Writes nothing.  Raises CannotRun where the command is not found.
     """
     if (tree / "build.ninja").exists():
-        cwd, asked = tree, ["ninja", "-t", "compdb", "-x"]  # which has response files written out
+        cwd, asked = tree, ["ninja", "-t", "compdb", "-x"]  # -x expands response files
     else:
-        # Even where it only prints, make brings the makefiles that it includes up to date, which
-        # -o forbids, and runs lines with $(MAKE).  The program is to be linked, as -W says.
+        # Even with -n, make remakes included makefiles, which -o forbids, and runs lines with
+        # $(MAKE).  -W has it link the program.
         old, new = "../../src/Makefile.global", "../../src/port/libpgport_srv.a"
-        cwd, asked = tree / "src" / "backend", ["make", "-n", "MAKE=:", "-o", old, "-W", new]
-        asked.append("postgres")
+        asked = ["make", "-n", "MAKE=:", "-o", old, "-W", new, "postgres"]
+        cwd = tree / "src" / "backend"
     try:
         done = run_with_us(asked, cwd=cwd, environment=build_environment())
     except OSError as error:
@@ -66,8 +66,8 @@ def find_link(tree: Path) -> tuple[str, Path]:
 def keep_link(command: str, program: Path, kept: Path, *, cwd: Path, trees: Sequence[Path]) -> None:
     """Copy an installed backend's object files and link command into the new directory ``kept``.
 
-    ``command`` is the linker's, for ``cwd``.  What it names in ``trees``, which may go, is copied
-    or left out.  Raises CannotRun where that does not link the same code again.
+    ``command`` runs in ``cwd``.  Files that it names in ``trees``, which may be removed later, are
+    copied or left out.  Raises CannotRun where the result does not link the same code again.
     """
     words, libraries = _words(command), str(program.parent.parent / "lib")
     kept.mkdir(mode=0o755)
@@ -95,7 +95,7 @@ def keep_link(command: str, program: Path, kept: Path, *, cwd: Path, trees: Sequ
 def code_of(program: Path, aside: Path) -> str:
     """The SHA-256 of a program's code and constants, which strip and install do not change.
 
-    The file ``aside`` is made for a moment.  Raises CannotRun where there is none.
+    Uses ``aside`` as a temporary file.  Raises CannotRun for a program without code.
     """
     sections = [f"--only-section={name}" for name in _SECTIONS]
     try:
@@ -113,7 +113,7 @@ def place_of_links() -> Path:
 
 
 def can_relink(binaries: Binaries) -> bool:
-    """Whether the object files needed to relink it are there and unchanged.
+    """Whether the object files needed to relink it exist and are unchanged.
 
     The link command runs as this account, so it is taken only from this account's cache.
     """
@@ -130,8 +130,8 @@ def can_relink(binaries: Binaries) -> bool:
 def relinked(binaries: Binaries, seed: int, target: Path) -> str:
     """Link the backend as ``target``, in an order drawn from ``seed``; returns its SHA-256.
 
-    It should be in a copy of the installation, which finds its files relative to the program.  The
-    last ones are kept in memory: servers of several studies run the same in a block.
+    ``target`` should be in a copy of the installation, as a backend finds files relative to itself.
+    The last links are kept in memory: servers of several studies run the same one in a block.
     Raises ServerError where the installation cannot be relinked, SpaceError on a full disk.
     """
     place, where = _place(binaries), f"The backend in {binaries.bindir.parent}"
@@ -151,7 +151,7 @@ def relinked(binaries: Binaries, seed: int, target: Path) -> str:
             _linked[known] = aside.read_bytes()
             for oldest in [*_linked][:-_MOST_LINKED]:
                 del _linked[oldest]
-        # Another file, so that no page of the program before is taken for its own.
+        # A new file, so that no cached page of the old program is taken for its own.
         aside.replace(target)
         return sha256_of(target)
     except CannotRun as reason:
@@ -180,7 +180,7 @@ def _words(command: str) -> list[str]:
 
 
 def _kept_word(word: str, number: int, kept: Path, cwd: Path, trees: Sequence[Path]) -> str:
-    """What replaces a word in the stored command: a file's copy; nothing for a directory."""
+    """A word for the stored command: the name of a file's copy, or "" for a directory."""
     path = word.removeprefix("-L")
     if word.startswith("-") and path == word:
         return word
@@ -196,14 +196,14 @@ def _kept_word(word: str, number: int, kept: Path, cwd: Path, trees: Sequence[Pa
 
 
 def _copy(library: Path, target: Path) -> None:
-    """Copy an object or a static library; a thin one, as meson makes, with what it refers to."""
+    """Copy an object or a static library; a thin one, as meson makes, with its members."""
     with library.open("rb") as opened:
         is_thin = opened.read(len(_THIN)) == _THIN
     if not is_thin:
         shutil.copyfile(library, target)
         return
-    listed = _run(["ar", "t", str(library)], library.parent).splitlines()
-    _run(["ar", "qcsD", str(target), *listed], library.parent)
+    members = _run(["ar", "t", str(library)], library.parent).splitlines()
+    _run(["ar", "qcsD", str(target), *members], library.parent)
 
 
 def _command(kept: Path) -> list[str]:
@@ -246,7 +246,5 @@ def _run(command: Sequence[str], cwd: Path) -> str:
 
 
 _LINKS = re.compile(r" -o postgres(\s|$)")
-
 _SECTIONS = (".text", ".rodata", ".data", ".data.rel.ro")
-
 _ERROR = re.compile(r"\berror\b|undefined|cannot|not found")

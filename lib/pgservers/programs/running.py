@@ -24,11 +24,9 @@ NO_PROCESSES = (
 _SAYS_NO_PROCESSES = re.compile(r"[Cc]annot fork|Resource temporarily unavailable")
 
 _KEPT_VARIABLES = ("PATH", "HOME", "TMPDIR")
-
 _LONGEST_S = 1e6
 
-# Runs "$@", and kills all that it has started when nobody holds the other end of the standard input
-# any more: when we have died, by whatever death.
+# Runs "$@", and kills all that it has started when standard input ends: when we have died.
 _WITH_US = """
 exec 3<&0 </dev/null
 { read -r _ <&3; kill -KILL 0; } >/dev/null 2>&1 &
@@ -56,7 +54,7 @@ def run_with_us(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a program to its end, in a session of its own; if we end first, it is killed.
 
-    Its children are killed too.  Other accounts cannot change the files that it makes.  Its output
+    Kills its children too.  Other accounts cannot change the files that it creates.  Its output
     goes to ``log``, else into the result.  Raises StudyError where no process can be started, and
     OSError where ``cwd`` cannot be entered.
     """

@@ -30,8 +30,8 @@ DRIVE_BYTES = 8 * 2**20
 class Scheduler:
     """Serves one process for ``slice_s``, and waits ``idle_s`` for its next read meanwhile.
 
-    It serves another process too whose read is at most ``close_bytes`` after the head, or half of
-    that before it.
+    Also serves another process whose read is at most ``close_bytes`` after the head, or half that
+    before it.
     """
 
     slice_s: float
@@ -89,7 +89,7 @@ class SlowDisk:
         return (self._descriptor,)
 
     def environment(self, data_directory: Path, before: Mapping[str, str]) -> dict[str, str]:
-        """The environment ``before``, and what has a server load the library.
+        """The environment ``before``, with the variables that have a server load the library.
 
         Only files of relations below ``data_directory`` are on the disk.
         """
@@ -118,7 +118,7 @@ class SlowDisk:
 
     @property
     def busy_s(self) -> float:
-        """What all its reads and seeks so far take that disk."""
+        """The time that the disk takes for all its reads and seeks so far."""
         (seconds,) = struct.unpack("=d", os.pread(self._descriptor, 8, _BUSY))
         return float(seconds)
 
@@ -126,7 +126,7 @@ class SlowDisk:
     def limits(self, limits: DiskLimits, *, account: bool = False) -> Iterator[None]:
         """Start with an empty page cache, on a disk with these limits.
 
-        To ``account`` is to hold no read back, and only to add up what the disk would take.
+        With ``account`` no read is delayed: the disk's time is only added up.
         """
         if self.limited:
             raise CannotRun("the server's reads and memory are limited already")

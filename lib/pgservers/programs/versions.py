@@ -67,9 +67,8 @@ def switch_wal(version: int) -> str:
 def parse_version(text: str) -> int:
     """The version in ``postgres --version`` as the server counts: 180006, and 190000 for 19devel.
 
-    Before 10 what is being developed counts as older than its release: 9.4devel as 90399, since
-    commits of two years say the same, and what the first of them has is what 9.3 has.
-    Raises ServerError when there is none.
+    Before 10 a development version counts as older than its release, 9.4devel as 90399: the first
+    commits that say so have the features of 9.3.  Raises ServerError when there is none.
     """
     match = re.search(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?(devel)?", text)
     if match is None:

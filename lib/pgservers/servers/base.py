@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class ServerBase(ABC):
     """A server that studies run on, to be used as ``with serve(...) as server``.
 
-    ``spec`` names it without its password, ``version`` is 180006 for 18.6, ``unmet_settings`` gives
-    for each setting that could not be had what was wanted and what it is, ``extensions`` has the
+    ``spec`` names it without its password, ``version`` is 180006 for 18.6, ``unmet_settings`` has
+    the wanted and the actual value of each setting that could not be set, ``extensions`` the
     settings by which the server finds what was built for it.
     """
 
@@ -52,10 +52,9 @@ class ServerBase(ABC):
         return merged(self._settings, self._more)
 
     def provide(self, extension: str) -> None:  # noqa: ARG002  (it is for managed servers)
-        """Have the server find one of our extensions from its next start on.
+        """Build one of our extensions for this server, which finds it from its next start on.
 
-        It is built for this server alone; ``extensions`` has a setting for it.  Raises CannotRun
-        where it cannot be had.
+        ``extensions`` then has a setting for it.  Raises CannotRun where it cannot be built.
         """
         require(self.capabilities.reason("build"))
 
@@ -72,10 +71,10 @@ class ServerBase(ABC):
     ) -> None:
         """Put the server into the state of that name, with its own and these settings in force.
 
-        The first time, ``build()`` makes the state, starting from an empty database with the
-        study's settings alone; it connects for itself.  From then on a copy is restored, where one
-        can be kept.  All connections made before are closed.  Raises CannotRun when the settings
-        cannot be had here, SpaceError when the disk cannot take the copy.
+        The first time, ``build()`` makes the state in an empty database with the study's settings
+        alone; it opens its own connections.  From then on a copy is restored, where one can be
+        kept.  Closes all earlier connections.  Raises CannotRun when the settings cannot be set
+        here, SpaceError when the disk cannot take the copy.
         """
 
     def pids(self) -> list[int]:
@@ -97,7 +96,7 @@ class ServerBase(ABC):
     def nondefault_settings(self) -> pl.DataFrame:
         """Every setting that is not at its default: name, value, unit, source, context.
 
-        Left out are those that say where files are or how to reach the server.
+        Without settings that say where files are or how to reach the server.
         """
         changed = " OR setting IS DISTINCT FROM boot_val" if has(self.version, "boot_val") else ""
         query = f"""
@@ -117,9 +116,9 @@ class ServerBase(ABC):
         """The error of this server's full disk; ``message`` is the server's."""
 
     def space_error(self, error: BaseException) -> SpaceError | None:
-        """The error to raise in place of one that a full disk of the server has caused, else None.
+        """The error to raise instead of ``error`` if the server's full disk caused it; else None.
 
-        What caused ``error``, or was being handled when it came, is looked at as well.
+        Also looks at its causes and contexts.
         """
         cause: BaseException | None = error
         while cause is not None:
@@ -141,7 +140,7 @@ class ServerBase(ABC):
         return None
 
     def close_connections(self) -> None:
-        """Close every connection that was given out and is still open."""
+        """Close every open connection that ``connect`` returned."""
         for connection in list(self._connections):
             connection.close()
         self._connections.clear()
@@ -204,7 +203,7 @@ class Capabilities:
 
 
 def ends_session(error: psycopg.Error) -> bool:
-    """Whether the error is the end of its session: the server closed it, or went away."""
+    """Whether the error ended its session: the server closed it, or went away."""
     if not isinstance(error, psycopg.OperationalError):
         return False
     # libpq's own errors have no code; class 57P is of shutdowns and crashes, 08 of connections.
@@ -212,6 +211,6 @@ def ends_session(error: psycopg.Error) -> bool:
 
 
 def where_not_loaded(extension: str | None, error: psycopg.Error) -> str | None:
-    """Says "this server" where the error is that it does not load the extension; else None."""
+    """The words "this server" if the error is that it cannot load the extension; else None."""
     is_of_loading = isinstance(error, psycopg.errors.UndefinedFile | psycopg.errors.InternalError_)
     return "this server" if extension and is_of_loading and extension in str(error) else None

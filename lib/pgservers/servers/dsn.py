@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from ..addresses import explain, write_uri
 from ..errors import CannotRun, ServerError, SpaceError, StudyError
-from ..foreign import STATEMENT_TIMEOUT_S, ForeignSession, as_postgres, connect, timeouts
+from ..foreign import as_postgres, timeouts
 from ..programs.installations import find_pgbench
 from ..terminal import notice, printable
 from .base import NO_PGBENCH, Capabilities, Right, ServerBase
+from .foreign_sessions import foreign_session
 from .places import (
     DatabasePlace,
     GuestRole,
@@ -26,7 +26,7 @@ from .places import (
     forget_statements,
     shared_objects,
 )
-from .settings import merged, sort_settings, startup_options
+from .settings import merged, sort_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,10 +44,6 @@ OLDEST_RUNNING = 130000
 _GIVES_PUBLIC = 150000
 """From here on the schema public belongs to whoever owns the database."""
 
-_FIRST_SETTINGS = {"search_path": "", "statement_timeout": f"{STATEMENT_TIMEOUT_S}s"}
-"""Whoever owns a database chooses where its sessions look for functions, and those would run with
-our rights.  With this only what belongs to the server is found by its bare name."""
-
 _EXTENSIONS = ["pg_stat_statements", "pg_buffercache"]
 
 _MISSING: dict[Right, str] = {
@@ -63,68 +59,19 @@ _MISSING: dict[Right, str] = {
 }
 """What an external server may lack; the first five always."""
 
-# A function could take any role that ours is a member of, and read with pg_read_all_data what
-# passwords are checked by.  CREATEROLE and the like are of no use to it, because it is computed in
-# a transaction that is read-only to its end.
-_RIGHTS = """
-    SELECT CASE WHEN r.rolsuper THEN 'a superuser'
-                ELSE pg_catalog.format('a member of %s', r.rolname) END
-    FROM pg_catalog.pg_roles r
-    WHERE (r.rolsuper OR r.rolname IN ('pg_execute_server_program', 'pg_read_server_files',
-                                       'pg_write_server_files', 'pg_read_all_data'))
-      AND pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER')
-    ORDER BY r.rolsuper DESC, 1 LIMIT 1
-"""
-
-# Whoever owns anything here could have a function called by it, if only one of pg_temp.
-_OTHERS = """
-    SELECT r.rolname
-    FROM pg_catalog.pg_roles r, pg_catalog.pg_database b
-    WHERE b.datname = pg_catalog.current_database()
-      AND r.oid >= 16384 AND r.rolname <> session_user AND NOT EXISTS (
-        SELECT 1 FROM pg_catalog.pg_roles s
-        WHERE s.rolsuper AND pg_catalog.pg_has_role(r.oid, s.oid, 'MEMBER')
-      )
-      AND (pg_catalog.has_database_privilege(r.oid, b.oid, 'CREATE')
-        OR EXISTS (
-            SELECT 1 FROM pg_catalog.pg_namespace n
-            WHERE pg_catalog.has_schema_privilege(r.oid, n.oid, 'CREATE')
-        ) OR EXISTS (
-            SELECT 1 FROM pg_catalog.pg_shdepend d
-            WHERE d.dbid = b.oid AND d.deptype = 'o' AND d.refobjid = r.oid
-              AND d.refclassid = 'pg_catalog.pg_authid'::pg_catalog.regclass
-        ))
-    ORDER BY 1 LIMIT 1
-"""
-
-# What a dump locks, and whether our role may read it.
-_TABLES = """
-    SELECT pg_catalog.format('%I.%I', n.nspname, c.relname),
-           pg_catalog.has_schema_privilege(n.oid, 'USAGE')
-           AND pg_catalog.has_table_privilege(c.oid, 'SELECT')
-    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
-      AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema' AND NOT EXISTS (
-        SELECT 1 FROM pg_catalog.pg_depend d
-        WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass
-          AND d.objid = c.oid AND d.deptype = 'e'
-    )
-    ORDER BY 1
-"""
-
 
 class DsnServer(ServerBase):
     """A server reached by a DSN, with libpq's own variables and ~/.pgpass behind it.
 
-    Work is done in a database of our own where the role may create one, else in our own schema.
-    No setting of the server is changed: ``settings`` are set for our sessions where the role may,
-    and are listed in ``unmet_settings`` where it may not.
+    Works in a database of our own where the role may create one, else in our own schema.  Changes
+    no setting of the server: ``settings`` are set for our sessions where the role may, and are
+    listed in ``unmet_settings`` where it may not.
 
-    One that is ``unprivileged`` gives everybody a role of the run's own, which may do what it likes
-    in our database and nothing elsewhere; the database stays the property of the address's role.
+    If ``unprivileged``, everybody gets a role of the run's own, which may do anything in our
+    database and nothing elsewhere; the role of the address owns the database.
 
     Raises ServerError when the server does not answer, is too old, read-only, or grants neither,
-    and StudyError where an ``unprivileged`` one is wanted and no such role can be made or used.
+    and StudyError when an unprivileged role cannot be made or used.
     """
 
     def __init__(
@@ -198,7 +145,7 @@ class DsnServer(ServerBase):
     def connect(self, **kwargs: Any) -> psycopg.Connection[TupleRow]:
         """A new connection to our own database, or with our schema as its search path.
 
-        It is our role's, or that of the role for what others wrote.
+        Its role is ours, or the unprivileged one.
         """
         place = self._our_place()
         ours = {"search_path": place.name}
@@ -287,16 +234,16 @@ class DsnServer(ServerBase):
                 forget_statements(self._keeper, self._guest.name)
         except psycopg.Error as error:
             name = self._place.name if self._place is not None else ""
-            # No reason to lose a run that is done, or to hide the error that it is ending of.
+            # No reason to lose a finished run, or to hide the error that ended it.
             _log.warning("%s stays on %s until the next run there: %s", name, self.spec, error)
         finally:
             self._keeper.close()
 
     def close_connections(self) -> None:
-        """Close every connection that was given out, and end what is prepared."""
+        """Close every connection that was given out, and roll back prepared transactions."""
         super().close_connections()
         if self._guest is not None:
-            with suppress(psycopg.Error, ServerError):  # it is told where a database stays for it
+            with suppress(psycopg.Error, ServerError):  # a database that stays for it is logged
                 self._end_prepared(self._guest.name)
 
     def _end_prepared(self, guest: str) -> None:
@@ -326,12 +273,12 @@ class DsnServer(ServerBase):
         GuestRole.sweep(self._keeper)  # who own what is in the databases
 
     def _forget_databases(self) -> None:
-        """Let pg_stat_statements keep nothing of our databases, which are about to be dropped."""
+        """Remove our databases, which are about to be dropped, from pg_stat_statements."""
         place = self._place
         with suppress(psycopg.Error, ServerError):
             if not isinstance(place, DatabasePlace) or forget_databases(self._keeper, place.names):
                 return
-            if self._is_superuser():  # who has made the extension there
+            if self._superuser:  # which has created the extension there
                 untracked = {"pg_stat_statements.track": "none"}
                 with self._connect(untracked, dbname=place.name) as connection:
                     forget_databases(connection, place.names)
@@ -355,6 +302,10 @@ class DsnServer(ServerBase):
             )
         if self._ask("SELECT current_setting('transaction_read_only') = 'on'"):
             raise ServerError(f"{self.spec} is read-only: give a server that can be written to.")
+        role = self._keeper.execute(
+            "SELECT rolsuper, rolcreatedb, rolcreaterole FROM pg_roles WHERE rolname = current_user"
+        ).fetchone()
+        self._superuser, self._createdb, self._createrole = role or (False, False, False)
         # An idle connection holds the lock of the run.  Its statements are no user's.
         self._keeper.execute(
             """
@@ -367,11 +318,7 @@ class DsnServer(ServerBase):
         )
 
     def _require_right_to_make_guest(self) -> None:
-        query = """
-            SELECT rolsuper OR (rolcreaterole AND rolcreatedb)
-            FROM pg_roles WHERE rolname = current_user
-        """
-        if not self._ask(query):
+        if not (self._superuser or (self._createrole and self._createdb)):
             raise StudyError(
                 f"Schema and scripts are run by a role and in a database made for them, and "
                 f"{self._keeper.info.user} may not make both on {self.spec}: connect as a role "
@@ -379,7 +326,7 @@ class DsnServer(ServerBase):
             )
 
     def _require_login(self) -> None:
-        """Raise StudyError where the role for what others wrote is not let in."""
+        """Raise StudyError where the unprivileged role is not let in."""
         try:
             self.connect().close()
         except ServerError as error:
@@ -390,7 +337,7 @@ class DsnServer(ServerBase):
             ) from error
 
     def _make_place(self) -> DatabasePlace | SchemaPlace:
-        if self._may_create_databases():
+        if self._superuser or self._createdb:
             return DatabasePlace(self._keeper, self.spec, self._guest)
         if self._ask("SELECT has_database_privilege(current_database(), 'CREATE')"):
             return SchemaPlace(self._keeper, self.spec)
@@ -399,15 +346,8 @@ class DsnServer(ServerBase):
             f"{self.spec}: grant it CREATEDB, or CREATE on that database."
         )
 
-    def _may_create_databases(self) -> bool:
-        query = "SELECT rolcreatedb OR rolsuper FROM pg_roles WHERE rolname = current_user"
-        return bool(self._ask(query))
-
-    def _is_superuser(self) -> bool:
-        return bool(self._ask("SELECT rolsuper FROM pg_roles WHERE rolname = current_user"))
-
     def _find_capabilities(self) -> Capabilities:
-        superuser = self._is_superuser() and self._guest is None
+        superuser = self._superuser and self._guest is None
         checkpoint = superuser or (
             self.version >= 150000
             and self._guest is None
@@ -415,7 +355,7 @@ class DsnServer(ServerBase):
         )
         self._furnish()
         with self.connect() as connection:
-            # Those that are there, and in a database of our own those that we may install.
+            # What is installed, and in a database of our own what we may install.
             found = connection.execute(
                 """
                 SELECT DISTINCT name FROM pg_available_extension_versions
@@ -434,11 +374,11 @@ class DsnServer(ServerBase):
         return Capabilities(missing, frozenset(name for (name,) in found), pgbench)
 
     def _furnish(self) -> None:
-        """Set up a new database, before anything of the workload is in it.
+        """Set up a new database, before it holds anything of the workload.
 
-        A superuser installs what counts buffers; the role for what others wrote gets the schema.
+        A superuser installs what counts buffers; the unprivileged role gets the schema.
         """
-        place, superuser = self._place, self._is_superuser()
+        place, superuser = self._place, self._superuser
         if not isinstance(place, DatabasePlace) or not (superuser or self._guest is not None):
             return
         with self._connect({}, dbname=place.name) as connection:
@@ -446,7 +386,7 @@ class DsnServer(ServerBase):
             for (name,) in connection.execute(query, [_EXTENSIONS if superuser else []]).fetchall():
                 statement = sql.SQL("CREATE EXTENSION IF NOT EXISTS {} SCHEMA public")
                 connection.execute(statement.format(sql.Identifier(name)))
-            # Before 15 it is not ours to give, and everybody may use it.
+            # Before 15 the schema is not ours to give, and everybody may use it.
             if self._guest is not None and (superuser or self.version >= _GIVES_PUBLIC):
                 statement = sql.SQL("ALTER SCHEMA public OWNER TO {}")
                 connection.execute(statement.format(sql.Identifier(self._guest.name)))
@@ -475,50 +415,3 @@ class DsnServer(ServerBase):
     def _ask(self, query: str, *parameters: str) -> Any:
         row = self._keeper.execute(query.encode(), parameters).fetchone()
         return row[0] if row else None
-
-
-def foreign_session(
-    parts: Mapping[str, str], spec: str, settings: Mapping[str, str] = {}, **kwargs: Any
-) -> ForeignSession:
-    """A session at an address, in autocommit mode, whose search_path is empty from its start.
-
-    ``parts`` are libpq's, ``spec`` is the address for messages, ``settings`` may name another
-    search_path or statement_timeout.  Raises ServerError where there is no connection or no answer
-    in time, or a connection through a pooler that drops its settings.
-    """
-    wanted = _FIRST_SETTINGS | dict(settings)
-    # Last, so that neither the address nor PGOPTIONS has another.
-    given = parts.get("options") or os.environ.get("PGOPTIONS", "")
-    options = f"{given} {startup_options(wanted)}".strip()
-    session = None
-    try:
-        session = connect(make_conninfo(**parts), parts, **({"options": options} | kwargs))
-        row = session.execute("SELECT pg_catalog.current_setting('search_path')").fetchone()
-    except psycopg.Error as error:
-        if session is not None:
-            session.close()
-        raise explain(error, spec) from error
-    if row != (wanted["search_path"],):
-        session.close()
-        raise ServerError(
-            f"{spec} ignores the settings of a connection, as some connection poolers do: give the "
-            f"address of the server itself."
-        )
-    session.trust()
-    return session
-
-
-def may_read(connection: psycopg.Connection[TupleRow]) -> dict[str, bool]:
-    """Whether our role may read each table of its database, by its qualified name."""
-    rows = connection.execute(_TABLES).fetchall()
-    # One that was dropped meanwhile has no rights.
-    return {str(name): bool(readable) for name, readable in rows if readable is not None}
-
-
-def rights_lent(connection: psycopg.Connection[TupleRow]) -> tuple[str, str] | None:
-    """Our role's attribute, and a role that could use it through a function; or None.
-
-    The planner computes immutable functions in a query and in the objects that it names.
-    """
-    right, other = connection.execute(_RIGHTS).fetchone(), connection.execute(_OTHERS).fetchone()
-    return (str(right[0]), str(other[0])) if right and other else None

@@ -17,8 +17,6 @@ from ..programs.releases import find_release, is_release
 from .settings import NOT_RECORDED
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from psycopg.rows import TupleRow
 
     from ..programs.installations import Binaries
@@ -32,10 +30,9 @@ _JIT = 110000
 def server_facts(server: Server) -> dict[str, Any]:
     """The facts of a running server: version, build, settings, capabilities.
 
-    ``elsewhere`` is whether it runs on another machine than we do, as far as its address tells.
-    ``source`` is where a managed server's programs are from, ``stands_in`` why they are taken in
-    place of the wheel's; ``programs`` is their digest; ``cflags`` is what it was compiled with,
-    null where that is not known.
+    ``elsewhere`` is whether its address is another machine's.  ``source`` is where a managed
+    server's programs are from, ``stands_in`` why they replace the wheel's, ``programs`` their
+    digest; ``cflags`` are its compiler flags, null where unknown.
     """
     capabilities = server.capabilities
     with server.connect() as connection:
@@ -69,10 +66,10 @@ def _is_elsewhere(connection: psycopg.Connection[TupleRow]) -> bool:
 def examined(server: Server) -> dict[str, Any]:
     """The facts of a running server that must be equal on both sides of a comparison.
 
-    ``settings`` maps every name to value and source, ``assertions`` is on or off, ``build`` tells
-    the compiler, ``cflags`` its flags, or is None where this role may not see them, ``revision`` is
-    that of the checkout in which the programs lie, or None; ``jit_available`` whether sessions can
-    compile queries: the server is built so, and has it on.
+    ``settings`` maps every name to value and source, ``assertions`` is on or off, ``build`` names
+    the compiler, ``cflags`` are its flags or None where this role may not see them, ``revision`` is
+    that of the programs' checkout or None, ``jit_available`` is whether sessions can compile
+    queries.
     """
     with server.connect() as connection:
         settings = connection.execute(
@@ -98,12 +95,12 @@ def _can_compile(connection: psycopg.Connection[TupleRow]) -> bool:
         return False
     try:
         return connection.execute("SELECT pg_catalog.pg_jit_available()").fetchone() == (True,)
-    except psycopg.Error:  # its library is there, and LLVM is not
+    except psycopg.Error:  # the library exists, but LLVM does not
         return False
 
 
 def _cflags(server: Server, connection: psycopg.Connection[TupleRow]) -> str | None:
-    # There is such a view from 9.6 on, and by default for superusers alone.
+    # The view exists from 9.6 on, by default for superusers alone.
     may_ask = connection.info.server_version >= 90600 and connection.execute(
         """
         SELECT has_table_privilege('pg_catalog.pg_config', 'SELECT')
@@ -122,10 +119,7 @@ def _cflags(server: Server, connection: psycopg.Connection[TupleRow]) -> str | N
 
 
 def identity(server: Server) -> str:
-    """A digest of an installation's programs and libraries; the version of one that is not ours.
-
-    A build that was made anew in the same directory is another one.
-    """
+    """A digest of a managed server's programs and libraries; of any other server its version."""
     return digest_of(server.binaries) if server.binaries else server.version_text
 
 
@@ -133,11 +127,7 @@ def digest_of(binaries: Binaries) -> str:
     """A digest of an installation's programs and libraries."""
     bindir = binaries.bindir
     whole = hashlib.sha256((bindir / "postgres").read_bytes())
-    for library in sorted(_libraries(bindir.parent)):
-        whole.update(library.read_bytes())
+    for library in sorted(p for n in ("lib", "lib64") for p in (bindir.parent / n).rglob("*.so")):
+        if library.is_file():  # old builds have dangling links
+            whole.update(library.read_bytes())
     return whole.hexdigest()[:16]
-
-
-def _libraries(prefix: Path) -> list[Path]:
-    found = (file for name in ("lib", "lib64") for file in (prefix / name).rglob("*.so"))
-    return [file for file in found if file.is_file()]  # old builds have links to nothing

@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from ..errors import ServerError
-from ..files import cannot_write, spread, try_lock
+from ..files import cannot_write, spread
 from ..paths import run_dir
 from ..programs.accounts import can_execute, client_name, server_account
-from .leftovers import SHORT, directory_lock, remove, require_safe, sweep
+from .leftovers import SHORT, new_directory, remove, require_safe, sweep
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,21 +32,19 @@ PORT = 5432
 _LONGEST_SOCKET_PATH = 103
 
 _ROOM_BYTES = 1_000_000
-
 _MAP = "pgstudies"
-
 SUPERUSER = "postgres"
 
 GUEST = "pgstudies_guest"
 """The unprivileged role that loads and runs what comes from others."""
 
-# Runs when nobody holds the other end of its standard input any more: neither we, by whatever
-# death, nor initdb, whose servers would leave their shared memory behind if their files went first.
+# Runs when its standard input ends: when we have died, and initdb has ended, whose servers would
+# leave shared memory behind if their files went first.
 # $1 is the instance's directory, $2 that of its socket; the last line read is the process number of
-# the last server.  It is stopped only as long as it is the one of that directory: numbers of
-# processes are given anew.  A server that was killed has left its shared memory, which the next run
-# finds by the file that is left: so it has a minute.  A postmaster waits five seconds for its own
-# processes, and a backend that is counted under valgrind writes its counts first.
+# the last server.  It is stopped only while it is the server of that directory, as process numbers
+# are reused.  It has a minute: a killed server leaves its shared memory (and its postmaster.pid, by
+# which the next run frees that), a postmaster waits five seconds for its processes, and a backend
+# under valgrind first writes its counts.
 _WATCHDOG = """
 while read -r line; do pid=$line; done
 is_ours() {
@@ -56,7 +54,7 @@ is_ours() {
     esac
 }
 i=0
-# One that we were starting when we died was told to nobody, and writes its file in a moment.
+# A server that we were starting when we died is unknown here, and is about to write its file.
 until { [ -n "$pid" ] && is_ours "$1" "$pid"; } || [ ! -d "$1/data" ] || [ $i -ge 20 ]; do
     sleep 0.25
     i=$((i + 1))
@@ -72,7 +70,7 @@ if [ -n "$pid" ] && is_ours "$1" "$pid"; then
     is_ours "$1" "$pid" && kill -KILL "$pid" 2>/dev/null
 fi
 [ -e "$1/data/postmaster.pid" ] && exit
-# More than once, as a copy may be under way; the lock goes last.
+# Repeated, as a copy may be under way; the lock goes last.
 for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
     rm -rf -- "$1/data" "$1/snapshots" "$2" 2>/dev/null && rm -rf -- "$1" 2>/dev/null && break
     sleep 0.25
@@ -83,27 +81,21 @@ done
 class Instance:
     """``s-<random>`` in the run directory: ``data``, ``snapshots``, ``socket``, ``log``, the owner.
 
-    ``hba`` and ``ident`` say who may connect: the account of this process, by the socket alone, and
-    ``access`` how rules that map accounts to roles are written.
+    ``hba`` and ``ident`` allow only the account of this process to connect, by the socket;
+    ``access`` is how a rule names the map of accounts to roles.
 
-    Held by the lock on ``owner.lock``, and by a small process that outlives us, stops the server
-    and removes the directory when we die.  Raises SpaceError where the directory cannot be made and
-    ServerError where the server's account could not reach it.
+    ``owner.lock`` is locked while we live; when we die, a small process that outlives us stops the
+    server and removes the directory.  Raises SpaceError where the directory cannot be made and
+    ServerError where the server's account cannot reach it.
     """
 
     def __init__(self, account: Account, about: str, access: str = "peer map=") -> None:
         base = prepare_run_dir(account)
         sweep(base)
         try:
-            with directory_lock(base):
-                self.path = base / f"s-{secrets.token_hex(4)}"
-                self.path.mkdir(mode=0o711)
-                lock = try_lock(self.path / "owner.lock")
+            self.path, self._lock = new_directory(base, 0o711)
         except OSError as error:
             raise cannot_write(error, base, "PGSTUDIES_RUN_DIR") from error
-        if lock is None:  # pragma: no cover  (the name is new and random)
-            raise ServerError(f"{self.path} is in use by another run.")
-        self._lock = lock
         self._watchdog: subprocess.Popen[bytes] | None = None
         self.path.chmod(0o711)
         self.data = self.path / "data"
@@ -113,15 +105,9 @@ class Instance:
         self.ident = self.path / "pg_ident.conf"
         try:
             self.socket = self._make_socket_directory(account)
+            parent = self.socket if self.socket.parent == self.path else self.socket.parent
             self._watchdog = subprocess.Popen(
-                [
-                    "/bin/sh",
-                    "-c",
-                    _WATCHDOG,
-                    "pgstudies-watchdog",
-                    self.path,
-                    self._socket_parent(),
-                ],
+                ["/bin/sh", "-c", _WATCHDOG, "pgstudies-watchdog", self.path, parent],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -132,11 +118,10 @@ class Instance:
             self.snapshots.chmod(0o711)
             self._write_owner(about)
             self._write_access(access)
-        except OSError as error:
+        except BaseException as error:
             self.remove()
-            raise cannot_write(error, base, "PGSTUDIES_RUN_DIR") from error
-        except BaseException:
-            self.remove()
+            if isinstance(error, OSError):
+                raise cannot_write(error, base, "PGSTUDIES_RUN_DIR") from error
             raise
 
     def empty_data(self, account: Account) -> None:
@@ -149,19 +134,19 @@ class Instance:
             raise cannot_write(error, self.data, "PGSTUDIES_RUN_DIR") from error
 
     def held_by(self) -> tuple[int, ...]:
-        """The file descriptors that keep the directory while a program that inherits them runs."""
+        """File descriptors that keep the directory as long as a program that inherits them runs."""
         watched = self._watchdog.stdin if self._watchdog else None
         return (self._lock, watched.fileno()) if watched else (self._lock,)
 
     def started(self, pid: int) -> None:
-        """Tell the watchdog about a server before the server has written its postmaster.pid."""
+        """Tell the watchdog about a server before the server writes its postmaster.pid."""
         if self._watchdog and self._watchdog.stdin:
             with suppress(BrokenPipeError):  # killed; the next run will clean up
                 self._watchdog.stdin.write(f"{pid}\n".encode())
                 self._watchdog.stdin.flush()
 
     def is_full(self) -> bool:
-        """Whether its disk has less room left than a single file of a server takes."""
+        """Whether its disk has less room left than one file of a server takes."""
         return shutil.disk_usage(self.path).free < _ROOM_BYTES
 
     def make_directory(self, path: Path, account: Account) -> None:
@@ -186,11 +171,8 @@ class Instance:
         self.make_directory(directory, account)
         return directory
 
-    def _socket_parent(self) -> Path:
-        return self.socket if self.socket.parent == self.path else self.socket.parent
-
     def _make_short_directory(self) -> Path:
-        """A directory of our own that nobody else can have put there, noted before it is made."""
+        """A new directory that nobody else can have planted, noted before it is made."""
         note = self.path / "socket"
         while True:
             directory = SHORT / f"pgstudies-{secrets.token_hex(8)}"
@@ -214,8 +196,8 @@ class Instance:
         (self.path / "owner.json").write_text(json.dumps(owner, indent=1), encoding="utf-8")
 
     def _write_access(self, access: str) -> None:
-        # A password would be no safer and would have to be handed to every client: initdb itself
-        # fails for an account without a name, so the kernel can always tell the server who we are.
+        # A password would be no safer, and every client would need it.  initdb itself fails for an
+        # account without a name, so the kernel can always tell the server who we are.
         name = client_name().replace('"', '""')
         roles = (SUPERUSER, GUEST)
         local = "".join(f"local all {role} {access}{_MAP}\n" for role in roles)
@@ -228,9 +210,9 @@ class Instance:
 
 
 def place_for_states() -> Instance:
-    """A directory in which runs leave each other prepared states, below ``snapshots``, ours alone.
+    """A private directory in which runs leave each other prepared states, in ``snapshots``.
 
-    Remove it.  Raises StudyError where no managed server could run.
+    The caller removes it.  Raises StudyError where no managed server could run.
     """
     place = Instance(server_account(), "states that runs share")
     place.path.chmod(0o700)
@@ -238,9 +220,9 @@ def place_for_states() -> Instance:
 
 
 def prepare_run_dir(account: Account) -> Path:
-    """The run directory, made if need be, safe to use and within reach of the server's account.
+    """The run directory, created if missing, safe and within reach of the server's account.
 
-    Raises SpaceError where it cannot be made, ServerError where it is not safe or out of reach.
+    Raises SpaceError where it cannot be created, ServerError where it is unsafe or out of reach.
     """
     directory = run_dir()
     if not str(directory).isprintable():

@@ -51,7 +51,7 @@ def require_safe(directory: Path) -> Path:
 
 @contextmanager
 def directory_lock(directory: Path) -> Iterator[None]:
-    """Hold the run directory against our other processes, waiting for them; for moments only."""
+    """Lock the run directory against our other processes, briefly, waiting for them."""
     # By account, as several may share a run directory like /scratch.
     mode = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
     try:
@@ -66,11 +66,11 @@ def directory_lock(directory: Path) -> Iterator[None]:
 
 
 def sweep(directory: Path) -> list[Path]:
-    """Stop the servers and remove the files of runs that have died; returns what was removed.
+    """Stop the servers and remove the files of dead runs; returns the removed directories.
 
-    A run is dead when nobody holds its ``owner.lock``.  Only directories that we own, that have one
-    of our names and that hold an ``owner.lock`` are looked at.  Raises ServerError where other
-    accounts could change the directory.
+    A run is dead when nobody holds its ``owner.lock``.  Looks only at directories that we own, with
+    one of our names and an ``owner.lock``.  Raises ServerError where other accounts could change
+    ``directory``.
     """
     directory = require_safe(directory)
     with directory_lock(directory):
@@ -88,25 +88,32 @@ def sweep(directory: Path) -> list[Path]:
 
 @contextmanager
 def scratch(base: Path) -> Iterator[Path]:
-    """A directory for this user alone, which the next one removes if this process is killed."""
+    """A directory for this user alone; the next call removes it if this process is killed."""
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
     sweep(base)
-    with directory_lock(base):
-        path = base / f"s-{secrets.token_hex(4)}"
-        path.mkdir(mode=0o700)
-        lock = try_lock(path / "owner.lock")
+    path, lock = new_directory(base, 0o700)
     try:
         yield path
     finally:
         remove(path)
-        if lock is not None:
-            os.close(lock)
+        os.close(lock)
+
+
+def new_directory(base: Path, mode: int) -> tuple[Path, int]:
+    """A new directory of ours in ``base``, and the descriptor that locks it; raises OSError."""
+    with directory_lock(base):
+        path = base / f"s-{secrets.token_hex(4)}"
+        path.mkdir(mode=mode)
+        lock = try_lock(path / "owner.lock")
+    if lock is None:  # pragma: no cover  (the name is new and random)
+        raise ServerError(f"{path} is in use by another run.")
+    return path, lock
 
 
 def remove(instance: Path) -> None:
-    """Stop the server of this directory, if one runs, and remove the directory and shared memory.
+    """Stop the server of this directory, if it runs, and remove its files and shared memory.
 
-    Raises ServerError when the files resist.
+    Raises ServerError when files cannot be removed.
     """
     postmaster = find_postmaster(instance / "data")
     if postmaster is not None:
@@ -114,15 +121,15 @@ def remove(instance: Path) -> None:
     free(instance / "data")
     # The lock goes last: a directory without one would never be swept.
     short = short_socket_directory(instance)
-    trees = [instance / "data", instance / "snapshots", *([short] if short else []), instance]
-    for tree in trees:
-        _remove_tree(tree)
+    for tree in (instance / "data", instance / "snapshots", short, instance):
+        if tree is not None:
+            _remove_tree(tree)
 
 
 def short_socket_directory(instance: Path) -> Path | None:
-    """The directory in ``SHORT`` that the instance made for its socket, if it did.
+    """The directory in ``SHORT`` that the instance made for its socket, if any.
 
-    What has since taken its name and is not a directory of our own is left alone.
+    None for anything that took its name and is not a directory of our own.
     """
     link = instance / "socket"
     if not link.is_symlink():
@@ -139,8 +146,8 @@ def short_socket_directory(instance: Path) -> Path | None:
 def find_postmaster(data: Path) -> psutil.Process | None:
     """The server that runs in this data directory.
 
-    The number in postmaster.pid may since belong to another process, so the process must also have
-    the data directory as its working directory, as every postmaster has.
+    The number in postmaster.pid may have been reused, so the process must also have the data
+    directory as its working directory, as every postmaster has.
     """
     try:
         # A single-user backend writes its number with a minus sign.
@@ -175,7 +182,7 @@ def _stop(postmaster: psutil.Process) -> None:
 
 
 def _remove_tree(path: Path) -> None:
-    # More than once: a copy that outlived its run may be writing here, a watchdog removing.
+    # Repeated: a copy that outlived its run may be writing here, and a watchdog removing.
     deadline = time.monotonic() + _TIMEOUT_S
     while path.exists():
         try:

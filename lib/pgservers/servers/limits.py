@@ -31,21 +31,21 @@ def limited(
 ) -> Iterator[None]:
     """Limit what all processes of a managed server together may use.
 
-    The limits are ``modelled`` or the ``kernel``'s, by ``measure``'s argument, and bind sessions
-    that are opened meanwhile as well.
+    ``measure``'s argument says whether the limits are ``modelled`` or the ``kernel``'s; both also
+    hold for sessions that are opened meanwhile.
 
-    Modelled, the files of relations are on a disk that does one read at a time, behind a page cache
-    of ``memory_bytes``, which is empty at first; the ``read_bytes`` of a trial are those of this
-    disk, and ``disk_s`` is what they take it.  Reads that follow one another have the next 128 kB
-    read ahead, and the drive reads on for ``drive_bytes`` (8 MB by default).  Only this disk has
-    seeks (``seek_s`` to a page that is not the next one, half a turn included), a ``scheduler``,
-    and ``latency_s`` from a request to its answer, which holds up no other request.
+    Modelled limits put the files of relations on a disk that does one read at a time, behind a page
+    cache of ``memory_bytes`` that is empty at first.  A trial's ``read_bytes`` are those of this
+    disk, and ``disk_s`` is its time.  Sequential reads fetch the next 128 kB ahead, and the drive
+    itself the next ``drive_bytes`` (8 MB by default).  Only this disk has seeks (``seek_s`` to a
+    page that is not the next one, half a turn included), a ``scheduler``, and ``latency_s`` from a
+    request to its answer, which delays no other request.
 
-    The kernel's bind root's servers only.  Reads are the requests that reach the device, and
-    ``bytes_per_second`` is what they fetch.  Memory counts what is first touched from now on, the
-    kernel's cache of files and the server's processes included: empty that first.
+    The kernel's limits are for root's servers only.  Reads are the requests that reach the device,
+    and ``bytes_per_second`` is what they fetch.  Memory counts what is first touched from now on,
+    the kernel's cache of files and the server's processes included: empty the cache first.
 
-    Raises CannotRun where the limits cannot be had, StudyError for one that is no positive number.
+    Raises CannotRun where the limits are not available, StudyError for one that is not positive.
     """
     server.capabilities.require("limits")
     assert isinstance(server, ManagedServer)
@@ -54,21 +54,17 @@ def limited(
         "bytes_per_second": bytes_per_second,
         "memory_bytes": memory_bytes,
     }
-    of_drive: dict[str, Any] = {
-        "seek_s": seek_s,
-        "latency_s": latency_s,
-        "drive_bytes": drive_bytes,
-    }
-    _require_positive(wanted | {"seek_s": seek_s, "latency_s": latency_s})
+    of_drive: dict[str, Any] = {"seek_s": seek_s, "latency_s": latency_s}
+    turns = {"slice_s": scheduler.slice_s, "idle_s": scheduler.idle_s} if scheduler else {}
+    _require_positive(wanted | of_drive | turns)
     if drive_bytes is not None and drive_bytes < 0:
         raise StudyError(f"drive_bytes is {drive_bytes}: give 0 or more.")
-    if scheduler is not None:
-        _require_positive({"slice_s": scheduler.slice_s, "idle_s": scheduler.idle_s})
+    of_drive |= {"drive_bytes": drive_bytes, "scheduler": scheduler}
     if server.slow_disk is not None:
         _require_seen(server)
         given = {name: value for name, value in (wanted | of_drive).items() if value is not None}
-        limits = server.slow_disk.limits(DiskLimits(**given, scheduler=scheduler))
-    elif scheduler is not None or any(value is not None for value in of_drive.values()):
+        limits = server.slow_disk.limits(DiskLimits(**given))
+    elif any(value is not None for value in of_drive.values()):
         raise CannotRun(
             "the kernel's limits have no seeks, latency or scheduler: ask for modelled ones"
         )
@@ -86,24 +82,20 @@ def accounted(
 ) -> Iterator[None]:
     """Add up the time that a modelled disk would take for the server's reads.
 
-    Takes a server with modelled limits.  What a trial measures meanwhile has two metrics of that
-    disk, ``read_bytes`` and ``disk_s``: its time if nobody else reads from it.  Its page cache has
-    ``memory_bytes``, or room for everything, and is empty at first.
+    Takes a server with modelled limits.  A trial has two metrics of that disk meanwhile,
+    ``read_bytes`` and ``disk_s``: its time if nobody else reads from it.  Its page cache of
+    ``memory_bytes``, by default without limit, is empty at first.
 
-    Raises CannotRun where there is no modelled disk, StudyError for what is no positive number.
+    Raises CannotRun where there is no modelled disk, StudyError for a value that is not positive.
     """
     server.capabilities.require("limits")
     assert isinstance(server, ManagedServer)
-    wanted: dict[str, Any] = {
-        "seek_s": seek_s,
-        "bytes_per_second": bytes_per_second,
-        "memory_bytes": memory_bytes,
-    }
-    _require_positive(wanted)
+    drive = DiskLimits(seek_s=seek_s, bytes_per_second=bytes_per_second, memory_bytes=memory_bytes)
+    _require_positive(vars(drive))
     if server.slow_disk is None:
         raise CannotRun("only a modelled disk accounts for its time: ask for modelled limits")
     _require_seen(server)
-    with server.slow_disk.limits(DiskLimits(**wanted), account=True):
+    with server.slow_disk.limits(drive, account=True):
         yield
 
 
@@ -114,7 +106,7 @@ def _require_positive(wanted: Mapping[str, float | None]) -> None:
 
 
 def _require_seen(server: ManagedServer) -> None:
-    """Raise CannotRun where the server's reads pass a modelled disk or its cache by."""
+    """Raise CannotRun where the server's reads bypass a modelled disk or its cache."""
     if server.settings.get("io_method") == "io_uring":
         raise CannotRun("io_method = io_uring bypasses a modelled disk: choose worker or sync")
     if "data" in server.settings.get("debug_io_direct", ""):

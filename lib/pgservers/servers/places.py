@@ -26,11 +26,8 @@ if TYPE_CHECKING:
 
 
 _FORMAT = 1
-
 _LOCK_CLASS = 0x70677374  # "pgst"
-
 _NAME = re.compile(r"pgstudies_([0-9a-f]{8})([0-9a-f]{8})(_[0-9]+)?")
-
 _MARK = {"pgstudies": int, "host": str, "pid": int, "started": str}
 
 _DROPS = 3
@@ -42,14 +39,13 @@ _log = logging.getLogger(__name__)
 
 
 class Place(ABC):
-    """A database or a schema called ``pgstudies_<16 hex digits>``, made by this run.
+    """A database, schema or role called ``pgstudies_<16 hex digits>``, made by this run.
 
-    The first half of the digits is drawn at random and the second is a checksum of it, so nobody
-    else comes upon such a name.  Whatever is ours also belongs to our role and has our mark as its
-    comment.
+    The first half of the digits is random and the second its checksum, so nobody else uses such a
+    name.  What is ours also belongs to our role and has our mark as its comment.
 
-    ``keeper`` is a connection to the database of the DSN; for as long as it lives it holds an
-    advisory lock that tells other runs that the place is in use.
+    ``keeper`` is a connection to the database of the DSN; while it lives, it holds an advisory lock
+    by which other runs know that the place is in use.
     """
 
     kind: ClassVar[LiteralString]
@@ -83,24 +79,18 @@ class Place(ABC):
         """Remove everything of this run."""
 
     @classmethod
-    def sweep(cls, keeper: psycopg.Connection[TupleRow]) -> list[str]:
-        """Remove what dead runs of this user left; returns the names.
-
-        That is what is ours and is not locked.
-        """
-        removed = []
+    def sweep(cls, keeper: psycopg.Connection[TupleRow]) -> None:
+        """Remove what dead runs of this user left: what is ours and is not locked."""
         for name in cls.left(keeper):
             token = _token(name)
             if not _try_lock(keeper, token):
                 continue
             try:
                 cls._drop(keeper, name)
-                removed.append(name)
             except psycopg.Error as error:
                 _log.warning("%s %s, left by a dead run, stays: %s", cls.kind, name, error)
             finally:
                 keeper.execute("SELECT pg_advisory_unlock(%s, %s)", [_LOCK_CLASS, _key(token)])
-        return removed
 
     @classmethod
     def left(cls, keeper: psycopg.Connection[TupleRow]) -> list[str]:
@@ -136,9 +126,9 @@ class Place(ABC):
         )
 
     def _drop_if_ours(self, name: str) -> None:
-        """Drop ``name`` if it is there; raises ServerError when it is not ours.
+        """Drop ``name`` if it exists; raises ServerError when it is not ours.
 
-        What this run has made needs no mark: a schema that is loaded may have changed it.
+        What this run has made needs no mark, which loading a schema may have changed.
         """
         if self._keeper.execute(self._exists, [name]).fetchone() is None:
             return
@@ -155,8 +145,8 @@ class Place(ABC):
 class DatabasePlace(Place):
     """A database of our own, whose states are kept as template databases.
 
-    The first is called like the place, and those made after it are numbered: each state that is put
-    aside keeps its name, and so does one that cannot be dropped at the time.
+    The first has the name of the place, and later ones a number: a state that is put aside keeps
+    its name, and so does a database that cannot be dropped yet.
     """
 
     kind = "database"
@@ -174,7 +164,13 @@ class DatabasePlace(Place):
     ) -> None:
         self._used: list[str] = []
         self._guest = guest
-        _clone_files(keeper)
+        # CREATE DATABASE shares blocks where the server (from 18 on) and the file system can.
+        keeper.execute(
+            """
+            SELECT set_config(name, 'clone', false) FROM pg_settings
+            WHERE name = 'file_copy_method' AND 'clone' = ANY (enumvals)
+            """
+        )
         super().__init__(keeper, spec)
 
     def make_empty(self) -> None:
@@ -183,7 +179,7 @@ class DatabasePlace(Place):
         self._create(f"TEMPLATE template0 ENCODING 'UTF8' LOCALE 'C'{provider}")
 
     def keep(self) -> str:
-        """Put the database aside, to be copied from; returns its name.  No one may use it."""
+        """Put the database aside, to be copied from, closed to everybody; returns its name."""
         kept = self.name
         # Autovacuum would change it.
         self._keeper.execute(
@@ -204,7 +200,7 @@ class DatabasePlace(Place):
         self._create("TEMPLATE {kept}" + strategy, kept)
 
     def remove(self) -> None:
-        """Drop the database, and those put aside; one that is in use is left to the next run."""
+        """Drop the database, and those put aside; leaves one that is in use to the next run."""
         for name in self.names:
             try:
                 self._drop_if_ours(name)
@@ -215,7 +211,7 @@ class DatabasePlace(Place):
     def _drop(cls, keeper: psycopg.Connection[TupleRow], name: str) -> None:
         statement, database = sql.SQL("DROP DATABASE IF EXISTS {}{}"), sql.Identifier(name)
         for left in reversed(range(_DROPS)):
-            # Autovacuum gives way to it, and only a superuser may force that out.
+            # Autovacuum gives way to a plain drop, and only a superuser may force it out.
             with suppress(psycopg.errors.ObjectInUse):
                 keeper.execute(statement.format(database, sql.SQL("")))
                 return
@@ -255,7 +251,7 @@ class DatabasePlace(Place):
 
 
 def forget_databases(connection: psycopg.Connection[TupleRow], databases: Sequence[str]) -> bool:
-    """Remove from pg_stat_statements what it has of our ``databases``; false where we may not.
+    """Remove our ``databases`` from pg_stat_statements; false where we may not.
 
     The view and the right to reset it are those of the connection's database.
     """
@@ -269,7 +265,7 @@ def forget_databases(connection: psycopg.Connection[TupleRow], databases: Sequen
 
 
 def forget_statements(connection: psycopg.Connection[TupleRow], name: str) -> None:
-    """Remove those of our role's statements from it that have ``name`` in them, where we may."""
+    """Remove our role's statements that contain ``name`` from pg_stat_statements, if we may."""
     found = _find_reset(connection)
     if found is None:
         return
@@ -284,7 +280,7 @@ def forget_statements(connection: psycopg.Connection[TupleRow], name: str) -> No
 
 
 def _find_reset(connection: psycopg.Connection[TupleRow]) -> tuple[str, sql.SQL] | None:
-    """The schema of pg_stat_statements, and the call that resets some of it, where we may."""
+    """The schema of pg_stat_statements, and the call that resets part of it, if we may call it."""
     found = connection.execute(
         """
         SELECT n.nspname, p.pronargs
@@ -312,9 +308,9 @@ def _find_reset(connection: psycopg.Connection[TupleRow]) -> tuple[str, sql.SQL]
 
 
 class GuestRole(Place):
-    """A role for what others wrote, which may do nothing but in the databases of this run.
+    """A role for what others wrote, without rights outside the databases of this run.
 
-    It owns none of them.  Our role is made a member of it, so as to end its sessions.
+    It owns none of them.  Our role becomes its member, to be able to end its sessions.
     """
 
     kind = "role"
@@ -337,7 +333,7 @@ class GuestRole(Place):
             self._mark(self.name)
 
     def remove(self) -> None:
-        """Drop the role, after all that it owns."""
+        """Drop the role, which must own nothing any more."""
         self._drop(self._keeper, self.name)
 
     @classmethod
@@ -369,10 +365,7 @@ _OURS = re.compile(r"pgstudies_[0-9a-f]{16}")
 
 
 def shared_objects(keeper: psycopg.Connection[TupleRow]) -> dict[str, str]:
-    """What belongs to no database, by its kind and name, each with all that is said of it.
-
-    What our runs make is left out.
-    """
+    """The state of what belongs to no database, by kind and name, without what our runs make."""
     rows = keeper.execute(_SHARED).fetchall()
     return {what: state for what, state in rows if not _OURS.search(what)}
 
@@ -403,7 +396,7 @@ class SchemaPlace(Place):
     @classmethod
     def _drop(cls, keeper: psycopg.Connection[TupleRow], name: str) -> None:
         with keeper.transaction():
-            # A dead run's last statement may still be at work, and is not to be waited for.
+            # Do not wait for a dead run's last statement, which may still be running.
             keeper.execute("SET LOCAL lock_timeout = '10s'")
             keeper.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(name)))
 
@@ -417,7 +410,7 @@ def _checksum(token: str) -> str:
 
 
 def _is_mark(comment: str | None) -> bool:
-    """Whether the comment is one that ``_mark`` writes, and no other of somebody's."""
+    """Whether the comment is one that ``_mark`` writes."""
     try:
         mark = json.loads(comment or "")
         return (
@@ -441,19 +434,9 @@ def _try_lock(keeper: psycopg.Connection[TupleRow], token: str) -> bool:
 
 
 def _is_locked(keeper: psycopg.Connection[TupleRow], token: str) -> bool:
-    # The lock of another run may have been taken in another database of the server.
+    # Another run may have taken its lock in another database of the server.
     query = """
         SELECT FROM pg_locks
         WHERE locktype = 'advisory' AND classid = %s::oid AND objid = %s::oid AND objsubid = 2
     """
     return keeper.execute(query, [_LOCK_CLASS, int(token, 16)]).fetchone() is not None
-
-
-def _clone_files(keeper: psycopg.Connection[TupleRow]) -> None:
-    """Let CREATE DATABASE share blocks where server (18) and file system can."""
-    query = """
-        SELECT set_config(name, 'clone', false)
-        FROM pg_settings
-        WHERE name = 'file_copy_method' AND 'clone' = ANY (enumvals)
-    """
-    keeper.execute(query)

@@ -9,9 +9,10 @@ from ..addresses import EMBEDDED, Address
 from ..errors import StudyError
 from ..programs.accounts import server_account
 from ..programs.installations import find_binaries, is_commit, is_directory
-from ..programs.releases import find_release, is_release, listed, packaged
+from ..programs.releases import find_release, is_known, is_release, listed, packaged
 from ..terminal import notice_once
-from .dsn import DsnServer, foreign_session
+from .dsn import DsnServer
+from .foreign_sessions import foreign_session
 from .instance import prepare_run_dir
 from .leftovers import directory_lock
 from .managed import ManagedServer
@@ -36,16 +37,16 @@ def serve(
 ) -> Server:
     """The server that ``spec`` names, ready for use, as a context manager.
 
-    ``spec`` is ``embedded``, a release such as ``9.6``, which is fetched if need be or is that of
-    an installed package, a commit that was built (``commit-568d4138c6``), a directory of binaries
-    or a ``postgresql://`` DSN.
+    ``spec`` is ``embedded``, a release such as ``9.6``, fetched if necessary or taken from an
+    installed package, a commit that was built (``commit-568d4138c6``), a directory of binaries or a
+    ``postgresql://`` DSN.
     ``settings`` are the study's, in every state.  ``cpu`` is the core to keep a managed server on;
-    a running server stays where it is.  ``limits`` has it ready for ``limited``.  ``unprivileged``
-    is for what comes from others, who get no right that could do harm beyond our own database.
-    A notice on stderr says what stands in for the embedded server, and which package is taken.
+    a running server stays where it is.  ``limits`` prepares the server for ``limited``.
+    ``unprivileged`` is for what comes from others: it cannot do harm beyond our own database.
+    A notice on stderr says what replaces the embedded server, and which package is used.
 
-    Raises StudyError for any other word, and for an address at which no role without rights can be
-    made or used where one is wanted; ServerError for a server that cannot be used.
+    Raises StudyError for any other word, and where an unprivileged role cannot be made or used;
+    ServerError for a server that cannot be used.
     """
     address = Address.parse(spec)
     if address.is_dsn:
@@ -57,12 +58,7 @@ def serve(
     if packaged(spec):
         notice_once(f"Using {binaries.version_text}, {binaries.source}.")
     return ManagedServer(
-        binaries,
-        spec=spec,
-        settings=settings,
-        cpu=cpu,
-        limits=limits,
-        unprivileged=unprivileged,
+        binaries, spec=spec, settings=settings, cpu=cpu, limits=limits, unprivileged=unprivileged
     )
 
 
@@ -72,7 +68,8 @@ def require_server(spec: str) -> None:
     if address.is_dsn:
         foreign_session(address.parts, address.public).close()
         return
-    if not is_release(spec := _known(spec)) and spec != EMBEDDED:
+    spec = _known(spec)
+    if not is_release(spec) and spec != EMBEDDED:
         find_binaries(spec)
     with directory_lock(prepare_run_dir(server_account())):
         pass
@@ -81,17 +78,10 @@ def require_server(spec: str) -> None:
 def _known(spec: str) -> str:
     """The name of a server on this machine; raises StudyError for any other word."""
     if is_release(spec):
-        spec = find_release(spec).name
-    elif not (
-        spec == EMBEDDED
-        or packaged(spec)
-        or is_commit(spec)
-        or os.sep in spec
-        or is_directory(spec)
-    ):
-        raise StudyError(
-            f"{spec!r} is not a server: give `embedded`, one of the releases {listed()}, a "
-            f"directory that holds initdb and postgres, or a DSN like "
-            f"postgresql://user@host:5432/database."
-        )
-    return spec
+        return find_release(spec).name
+    if is_known(spec) or is_commit(spec) or os.sep in spec or is_directory(spec):
+        return spec
+    raise StudyError(
+        f"{spec!r} is not a server: give `embedded`, one of the releases {listed()}, a directory "
+        f"that holds initdb and postgres, or a DSN like postgresql://user@host:5432/database."
+    )

@@ -28,7 +28,6 @@ _MEMORY = {"B": 1, "kB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
 _TIME = {"us": 1, "ms": 10**3, "s": 10**6, "min": 6 * 10**7, "h": 36 * 10**8, "d": 864 * 10**8}
 
 _FACTORS = _MEMORY | _TIME
-
 _NUMBER = re.compile(r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 BLOCK_BYTES = 8192
@@ -37,7 +36,7 @@ BLOCK_BYTES = 8192
 _GRANTS_SETTINGS = 150000
 """From here on a superuser's settings can be granted to others."""
 
-# Where a server's files are and how to reach it says nothing about its speed; some hold secrets.
+# Places of files and addresses say nothing about a server's speed; some hold secrets.
 NOT_RECORDED = [
     "application_name",
     "archive_cleanup_command",
@@ -71,7 +70,6 @@ NOT_RECORDED = [
 """Settings that are left out of the list of non-default ones."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*(\.[A-Za-z_][A-Za-z0-9_$]*)*")
-
 _LONGEST_VALUE = 10_000
 
 # A value in quotes may have escapes by backslashes; one without ends where a comment begins.
@@ -80,18 +78,16 @@ _SETTING = re.compile(
 )
 
 _ESCAPE = re.compile(r"\\([0-7]{1,3}|.)|''")
-
 _ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-
 _INCLUDES = re.compile(r"include(_if_exists|_dir)?")
 
-# How a managed server is reached and where its files are is ours; the others are no settings.
+# We choose where a managed server's files are and how it is reached; includes are no settings.
 _OURS = re.compile(
     r"listen_addresses|port|unix_socket_.*|(hba|hosts|ident|config)_file|data_directory|include.*"
 )
 
-# By the ends of their names, as every release and every extension adds some: what runs a program,
-# loads a library, names a file or a place, logs somewhere else, or calls another server.
+# Settings that run a program, load a library, name a file or a place, log somewhere else, or call
+# another server; by the ends of their names, as every release and every extension adds some.
 _REACHES_OUT = re.compile(
     r"(.*[_.])?(commands?|librar(y|ies)|files?|keyfile|filename|dir|director(y|ies)|paths?|destdir"
     r"|tablespaces?|provider|conninfo)|bonjour.*|syslog.*|log_destination|logging_collector"
@@ -108,7 +104,7 @@ ENDANGERS_DATA = frozenset(
         "zero_damaged_pages",
     }
 )
-"""Settings that a stranger may not have set on a server with data of the user's."""
+"""Settings that a stranger's file may not set on a server with the user's data."""
 
 
 def refused(names: Collection[str]) -> list[str]:
@@ -181,7 +177,7 @@ def without_refused(settings: dict[str, str], file: str, *, leave_out: bool) -> 
 
 
 def require_wellformed(settings: Mapping[str, object], where: str) -> dict[str, str]:
-    """The same settings by lower-case name; raises StudyError for one no server could be given."""
+    """The same settings by lower-case name; raises StudyError for an invalid name or value."""
     found = {}
     for name, value in settings.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -198,8 +194,8 @@ def require_wellformed(settings: Mapping[str, object], where: str) -> dict[str, 
 def read_settings(file: Path, left: dict[str, str] | None = None) -> dict[str, str]:
     """The settings of a file in the form of postgresql.conf, by lower-case name.
 
-    ``left`` gets the lines that are none, by their numbers, with the reason.  Without it StudyError
-    is raised for such a line, and in any case for a file without settings.
+    Lines that are no setting go into ``left``, by number and with the reason; without ``left`` they
+    raise StudyError, as does a file without settings.
     """
     settings: dict[str, str] = {}
     lines = read_text(file, "a file of settings").splitlines()
@@ -207,13 +203,13 @@ def read_settings(file: Path, left: dict[str, str] | None = None) -> dict[str, s
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         found = _SETTING.fullmatch(line)
-        if found is None and left is not None:
+        if found is None:
+            if left is None:
+                raise StudyError(
+                    f"{file}, line {number}: write settings as in postgresql.conf, name = value."
+                )
             left[f"line {number}"] = "it is no setting, name = value"
             continue
-        if found is None:
-            raise StudyError(
-                f"{file}, line {number}: write settings as in postgresql.conf, name = value."
-            )
         name, value = found.groups()
         if value.startswith("'"):
             value = _ESCAPE.sub(_unescaped, value[1:-1])
@@ -245,7 +241,7 @@ def same_value(wanted: str, actual: str, vartype: str, unit: str | None) -> bool
 
 
 def setting_bytes(wanted: str, *, unit_bytes: int) -> int:
-    """What a setting of memory comes to, such as 16MB; a bare number counts units."""
+    """A memory setting such as 16MB, in bytes; a bare number counts units.  Raises CannotRun."""
     match = _NUMBER.fullmatch(wanted)
     if match is None or match[2] not in {"", *_MEMORY}:
         raise CannotRun(f"{wanted!r} is not an amount of memory")
@@ -266,10 +262,10 @@ def startup_options(settings: Mapping[str, str]) -> str:
 def sort_settings(
     connection: psycopg.Connection[TupleRow], settings: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
-    """Those that this role's sessions can set; of the others actual value and reason, by name.
+    """The settings that this role's sessions can set, and the others' actual value and reason.
 
-    One that has the wanted value already is in neither.  Raises CannotRun for a value that the
-    server refuses.
+    A setting that has the wanted value already is in neither.  Raises CannotRun for a value that
+    the server refuses.
     """
     version = f"PostgreSQL {connection.info.parameter_status('server_version')}"
     rows = connection.execute(
@@ -352,7 +348,7 @@ def _in_base_units(text: str, unit: str | None) -> float | str:
 
 
 def by_known_names(settings: Mapping[str, str], known: Collection[str]) -> Mapping[str, str]:
-    """The settings by the names that a release knows: 19 has a least and a most of io_workers."""
+    """The settings by a release's names: 19 has a minimum and a maximum of io_workers."""
     if "io_workers" in known or "io_workers" not in settings or "io_max_workers" not in known:
         return settings
     others = {name: value for name, value in settings.items() if name != "io_workers"}

@@ -26,10 +26,9 @@ _WAL_PAGE_HEADER = struct.Struct("=HHIQ")  # xlp_magic, xlp_info, xlp_tli, xlp_p
 def mirror(source: Path, target: Path) -> int:
     """Make ``target`` like ``source``, owners and times included, and have it written to disk.
 
-    A file of the same size and modification time is taken for unchanged: every copy carries the
-    time of its original, and every write sets a new one.  Where the file system can share blocks
-    between files (XFS, Btrfs), copying does.  Returns the number of bytes copied.  Raises
-    SpaceError when the disk is full.
+    A file of the same size and modification time counts as unchanged: every copy carries the time
+    of its original, and every write sets a new one.  Copies share blocks where the file system can
+    (XFS, Btrfs).  Returns the number of bytes copied.  Raises SpaceError when the disk is full.
     """
     try:
         target.mkdir(exist_ok=True)
@@ -46,8 +45,8 @@ def mirror(source: Path, target: Path) -> int:
 def _mirror(source: int, target: int) -> int:
     """The same for two open directories.
 
-    Everything is named relative to them and no link is followed: root works here in directories of
-    an account that could put links to other files there.
+    Names are relative to them, and no link is followed: root works here in directories of another
+    account, which could plant links there.
     """
     copied = 0
     wanted, present = _entries(source), _entries(target)
@@ -107,7 +106,7 @@ def _make_alike(descriptor: int, like: os.stat_result) -> None:
 def _copy_file(name: str, source: int, target: int, like: os.stat_result) -> int:
     """Copy the contents and return their size.
 
-    A file that is there is written over, which is twice as fast as giving its blocks back first.
+    Overwrites an existing file, which is twice as fast as freeing its blocks first.
     """
     reading = os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=source)
     with open(reading, "rb") as original:  # noqa: PTH123  (an open file)
@@ -128,8 +127,7 @@ def _copy_file(name: str, source: int, target: int, like: os.stat_result) -> int
                 shutil.copyfileobj(original, copy)
                 copy.flush()
             os.ftruncate(writing, like.st_size)
-            # Else the disk would still be busy with the copy while the first steps are timed. Not
-            # the whole file system: that waits for what everybody else has written.
+            # Else the disk would still be busy with the copy while the first steps are timed.
             if like.st_size >= _LARGE:
                 os.fsync(writing)
             _make_alike(writing, like)
@@ -158,13 +156,12 @@ def size_bytes(directory: Path) -> int:
     return sum(os.lstat(file).st_blocks * 512 for file in files)
 
 
-def drop_recycled_wal(wal: Path) -> int:
-    """Remove the segments that a stopped server keeps only to write over; returns their number.
+def drop_recycled_wal(wal: Path) -> None:
+    """Remove the segments that a stopped server keeps only to reuse.
 
     After a bulk load they are many times the size of the data.  Such a segment does not begin with
     a page of its own address.
     """
-    dropped = 0
     for segment in sorted(wal.iterdir()):
         if len(segment.name) != 24 or not segment.is_file():
             continue
@@ -177,5 +174,3 @@ def drop_recycled_wal(wal: Path) -> int:
         # Before 9.3 an address was two numbers of 32 bits, the larger part first.
         if address not in {first, first >> 32 | (first & 0xFFFFFFFF) << 32}:
             segment.unlink()
-            dropped += 1
-    return dropped

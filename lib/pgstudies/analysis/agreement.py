@@ -109,21 +109,19 @@ def agreement(
 
     A post is one run of unknown error, so its ratio counts for direction and order of magnitude.
     ``margin`` is that of the effect: 0.02 reaches from 1 / 1.02 to 1.02. ``published`` is the
-    post's own ratio, where ``claimed`` is what its words name. The first that matches:
+    post's own ratio, if ``claimed`` is what its words name. The first that matches:
 
     - *inconclusive* without an interval (fewer than 6 blocks).
     - A ratio of exactly 1 claims that nothing changes. It *holds* when our interval lies inside the
       margin, to which ``published`` adds its own distance, and is *gone* when all of it is outside.
     - *reversed*: the interval excludes 1 on the other side, and the estimate is past the margin.
     - *gone*: the interval lies inside the margin, and the claimed ratio does not.
-    - *holds*: the estimate is past 1 and the margin on the claimed side, and all of the interval
-      is at least half the claimed effect: its square root. Where the ratio ``is_threshold``, the
-      whole interval must be past that instead.
-    - *holds, much stronger*: and all of it is more than twice the published effect: its square.
+    - *holds*: the estimate is past 1 and the margin on the claimed side, and the whole interval is
+      at least half the claimed effect (its square root), or past a ratio that ``is_threshold``.
+    - *holds, much stronger*: also, the whole interval is more than twice the published effect.
     - *holds, perhaps weaker*: the estimate is at least half the claimed effect, the interval past 1
       but not past half.
-    - *holds, weaker*: the estimate is less than half; of a threshold, the whole interval is short
-      of it.
+    - *holds, weaker*: the estimate is less than half; the whole interval is short of a threshold.
     - *inconclusive*: anything else.
 
     Raises ValueError for a ratio that is not above 0.
@@ -231,11 +229,10 @@ def judge(
 
 
 def counted_effects(claims: Iterable[Claim], counted: pl.DataFrame) -> pl.DataFrame:
-    """The rows of effects by which claims are judged whose measure is instructions.
+    """The effects for the claims that are judged by instructions.
 
-    ``counted`` is the table of ``claims_counted``: what is counted is the same in every run, so
-    that its rows stand beside those of any.  Columns: those of the claims' comparisons, metric,
-    ratio, low, high, margin, verdict.
+    ``counted`` is the table of ``claims_counted``; as counts repeat, its rows serve every run.
+    Columns: those of the claims' comparisons, metric, ratio, low, high, margin, verdict.
     """
     forms = [(c, form) for c in claims for form in (c, c.by_commit) if form is not None]
     rows = [
@@ -305,10 +302,10 @@ _SCHEMA: dict[str, pl.DataType] = {
 }
 
 NO_SUCH = "this run has no such comparison"
-"""Said of a claim that fits no row of the effects."""
+"""The reason for a claim that fits no row of the effects."""
 
 NOT_COUNTED = "its instructions were not counted"
-"""The same of a claim about them: ``pgstudies run releases`` counts."""
+"""The reason for a claim about instructions, which ``pgstudies run releases`` counts."""
 
 _STOOD_IN = {"": "ratio", "_low": "low", "_high": "high", "_verdict": "verdict"}
 
@@ -383,7 +380,7 @@ def _verdict(claim: Claim, row: Mapping[str, Any], unmet: str | None) -> dict[st
 
 
 def gated(claimed: float, row: Mapping[str, Any], *, is_threshold: bool = False) -> str:
-    """``agreement`` on the row of effects, not judged where it depends on how far copies differ."""
+    """``agreement`` on a row of effects; not judged if it depends on how far copies differ."""
     apart = _copies_apart(row)
 
     def moved(factor: float) -> str:
@@ -399,7 +396,7 @@ def gated(claimed: float, row: Mapping[str, Any], *, is_threshold: bool = False)
 
 
 def _copies_apart(row: Mapping[str, Any]) -> float:
-    """By which factor two copies of one arm differ, less their noise; 1 within the margin."""
+    """The factor by which two copies of one arm differ, less their noise; 1 within the margin."""
     if not row["aa_low"] or row["aa"] == 1:
         return 1
     apart, noise = abs(_log(row["aa"])), (_log(row["aa_high"]) - _log(row["aa_low"])) / (2 * 1.96)

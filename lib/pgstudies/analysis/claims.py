@@ -28,15 +28,15 @@ _COMPARED = ("step", "case", "baseline", "candidate")
 _WHOLE = re.compile(r"\{(\w+)\}")
 
 _SPOKEN = {True: ("percent_more",), False: ("times_as_fast", "percent_less"), None: ()}
-"""How a sentence may tell a ratio, beside as it is: one surely above 1, surely below, or either."""
+"""Further forms of a ratio in sentences, if it is above 1, below 1, or may be either."""
 
 _FIGURES = ("published", "now", "low", "high")
 
 
 def figures(**ratios: float) -> dict[str, str]:
-    """Ratios as sentences tell them: name, name_times_as_fast, and so on; of *ratio* without it.
+    """Ratios in the forms that sentences use: name, name_times_as_fast, …; *ratio* has no prefix.
 
-    The ends of an interval change places in what falls where the ratio rises.
+    Low and high change places in forms that fall as the ratio rises.
     """
     found: dict[str, float] = {}
     for name, ratio in ratios.items():
@@ -48,7 +48,7 @@ def figures(**ratios: float) -> dict[str, str]:
 
 
 def _misplaced(text: str, places: Iterable[str]) -> str | None:
-    """What is wrong with a sentence that has other places than these; None where it has not."""
+    """What is wrong with a sentence if it has other placeholders than ``places``; else None."""
     try:
         text.format(**dict.fromkeys(places, "2"))
     except (AttributeError, IndexError, KeyError, ValueError):
@@ -181,7 +181,7 @@ class Origin:
     places: Mapping[str, object]  # what goes into the placeholders at the post's own size
     stand_ins: Mapping[str, str]  # by what a claim requires or compares
     commit: str | None  # that claims are judged by where a run has it
-    replaces: tuple[str, ...]  # what of the stand-ins and requirements it takes the place of
+    replaces: tuple[str, ...]  # stand-ins and requirements that are not needed with the commit
 
 
 def claims(
@@ -193,13 +193,12 @@ def claims(
 ) -> list[Claim]:
     """The claims of a study for one run, in the file's order.
 
-    One that is ``by_commit`` has that form of it as well, for runs with the commit's servers.
+    A claim with ``by_commit`` also has that form, for runs with the commit's servers.
 
-    ``places`` fills the placeholders; ``published`` has, by id, the published ratios at the size of
-    this run where that is not the post's, None where the post gives none; ``not_tested`` says why
-    this run tests no claim; of a single one the file may say so.  Raises StudyError for an unknown
-    study, an id of ``published`` that is not one of its claims, a placeholder without a value, and
-    a file that is not as it should be.
+    ``places`` fills the placeholders.  ``published`` has, by id, published ratios at the size of
+    this run, if it is not the post's, or None if the post gives none.  ``not_tested`` says why this
+    run tests no claim.  Raises StudyError for an unknown study, an id in ``published`` that is no
+    claim's, a placeholder without a value, and an invalid file.
     """
     file = _file(find_room(study))
     own = file.claim if file else []
@@ -242,10 +241,10 @@ def all_claims() -> pl.DataFrame:
     """Every claim at the post's own size, in the file's order.
 
     Columns: study, claim, name, text, source, kind, direction, judged_by, published_ratio (null
-    where the post gives no figure), threshold (null where the claim names none); then as text, and
-    null where the claim does not name it: step, case, baseline, candidate; and stand_in, sentences
-    on what stands for what the post had, null where nothing does, and with_commit, on what does so
-    where the commit judges; beyond, whether no post makes the claim.
+    where the post gives no figure), threshold (null where the claim names none); step, case,
+    baseline, candidate (text, null where the claim does not name it); stand_in, sentences on what
+    stands in for what the post had, or null, and with_commit, the same where the commit judges;
+    beyond, whether no post makes the claim.
     """
     rows = [
         {name: getattr(entry, name) for name in (*_TEXTS, "published_ratio", "threshold")}
@@ -268,7 +267,7 @@ def all_claims() -> pl.DataFrame:
 
 
 def _stood(entry: Entry, origin: Origin, but: Sequence[str] = ()) -> str | None:
-    """Sentences on the stand-ins of a study, without those named in ``but``."""
+    """Sentences on the stand-ins that a claim needs, except those in ``but``; None without any."""
     named = [
         text for name, text in origin.stand_ins.items() if entry.needs(name) and name not in but
     ]
@@ -281,7 +280,7 @@ def requirements(study: str) -> list[str]:
 
 
 def rules(study: str) -> list[dict[str, Any]]:
-    """What the verdicts on the claims of a study depend on: its entries, but for words to read."""
+    """What the verdicts on a study's claims depend on: its entries without words for readers."""
     words = {"name", "text", "today", "beyond"}
     return [
         {key: value for key, value in entry.items() if key not in words}
@@ -290,7 +289,7 @@ def rules(study: str) -> list[dict[str, Any]]:
 
 
 def claim_marks(study: str) -> dict[str, str]:
-    """A digest of each claim's rule, by id: a record has those of before its first block."""
+    """A digest of each claim's rule, by id; a record keeps those from before its first block."""
     texts = {
         # Which a record without the commit's servers is not judged by.
         rule["id"]: json.dumps({k: v for k, v in rule.items() if k != "by_commit"}, sort_keys=True)
@@ -307,7 +306,7 @@ def claims_changed(study: str, marks: Mapping[str, str] | None) -> list[str] | N
 
 
 def headlines(study: str) -> list[Headline]:
-    """The study's answer, in sentences.  Raises StudyError for a file that is not as it should."""
+    """The study's answer, in sentences.  Raises StudyError for an invalid file."""
     file = _file(find_room(study))
     return file.headlines if file else []
 

@@ -102,7 +102,7 @@ def checks(
 def _carry_over(
     values: pl.DataFrame, pairs: pl.DataFrame, *, baseline: str | int, key: str, by: Sequence[str]
 ) -> pl.DataFrame:
-    """The check of carry-over, all that may have been before as one family."""
+    """The check of carry-over, with all arms that may have been before as one family."""
     blocks = {block: at for at, block in enumerate(pairs["block"].unique().sort())}
     keys = [*by, "candidate", "before"]
     looked = (
@@ -232,11 +232,11 @@ _SPARE = 2
 def carried(
     values: pl.DataFrame, *, baseline: str, key: str = "arm", by: Sequence[str] = ()
 ) -> pl.DataFrame:
-    """By how much whose turn was before moves each comparison's ratio, block by block.
+    """How much the turn before moves each comparison's ratio, block by block.
 
     ``values`` are those of ``round_values``, with the column after.  In every block the rounds'
     log-ratios are fitted with what either arm's turn came after: a turn after another arm's finds
-    its caches cold, which costs those more that use the caches more.  A copy of an arm, which has a
+    its caches cold, which costs more the more an arm uses them.  A copy of an arm, which has a
     server and memory of its own, is another arm.
 
     Columns: the ``by`` columns, candidate, before, block and log_carried: the part of the block's
@@ -286,7 +286,7 @@ def _of_comparisons(
 def _of_block(
     mine: Mapping[str, Turn], baselines: Mapping[str, Mapping[str, Turn]], candidate: str
 ) -> dict[str, float]:
-    """By what is before, how it moves the log-ratio of a block; turns are by round."""
+    """How much each arm that was before moves a block's log-ratio; turns are by round."""
     rounds = [r for r in mine if all(r in turns for turns in baselines.values())]
     if not rounds:
         return {}
@@ -295,7 +295,7 @@ def _of_block(
     d -= np.mean([[log for _, log in turns] for turns in others.values()], axis=0)
 
     def followed(before: str | None) -> tuple[Numbers, Numbers]:
-        """By round, whether the candidate's turn is after it, and what part of the baselines'.
+        """By round, whether the candidate's turn came after it, and the share of the baselines'.
 
         None is an arm's own turn.
         """

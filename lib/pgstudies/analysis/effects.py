@@ -40,10 +40,10 @@ def paired_effects(
     ``values`` holds one value per block, or per block and round: columns block, round, ``key``, the
     ``by`` columns, unit, value, as from ``round_values`` for times and from ``block_values`` for
     counts. ``key`` is the column that tells baseline from candidate: the arm, or for instance the
-    iteration, with the arm in ``by``. Where copy_of names the baseline, the row is of its second
-    copy: the baseline is the mean of both, and what the two copies of any arm show is a gate on all
-    comparisons of the same ``by``, unless not ``gated``. Every effect is judged by itself:
-    ``judge`` corrects those that a claim rests on. Columns, after the ``by`` columns:
+    iteration, with the arm in ``by``. Rows whose copy_of names the baseline are of its second copy:
+    the baseline is the mean of both. If ``gated``, what the two copies of any arm show is a gate on
+    all comparisons of the same ``by``. Every effect is judged by itself; ``judge`` corrects the
+    effects that a claim rests on. Columns, after the ``by`` columns:
 
     - baseline, candidate, unit; baseline_median, candidate_median over the complete blocks
     - blocks: pairs used; dropped: blocks left out because one of the two is missing
@@ -62,28 +62,9 @@ def paired_effects(
     All of ratio, low, high and p_value are null where no ratio exists (a zero against something
     else). Raises StudyError for an unknown baseline, for two values in one block, for mixed units.
     """
-    by, keys = list(by), [*by, "candidate"]
+    by = list(by)
     pairs = log_ratios(values, baseline=baseline, key=key, by=by)
-    blocks = pairs.select(pl.col("block").unique().sort())
-    every = pairs.select(keys).unique().join(blocks, how="cross", maintain_order="left_right")
-    d, is_measured = pl.col("log_ratio"), pl.col("unit").is_not_null()
-    complete = d.is_not_null()
-    table = (
-        every.join(pairs, on=[*keys, "block"], how="left", nulls_equal=True, maintain_order="left")
-        .group_by(keys)
-        .agg(
-            pl.col("unit").drop_nulls().first(),
-            pl.col("baseline_value").filter(complete).median().alias("baseline_median"),
-            pl.col("candidate_value").filter(complete).median().alias("candidate_median"),
-            complete.sum().cast(pl.Int64).alias("blocks"),
-            (is_measured & ~complete).sum().cast(pl.Int64).alias("dropped"),
-            d.drop_nulls(),
-            pl.col("log_sums").drop_nulls().sort(),
-            d.alias("log_ratios"),
-        )
-        .sort(keys, maintain_order=True)
-    )
-    table = _with_estimates(table, level, margin, intervals)
+    table = _with_estimates(_comparisons(pairs, [*by, "candidate"]), level, margin, intervals)
     table = table.with_columns(
         pl.lit(baseline).cast(table.schema["candidate"]).alias("baseline"),
         pl.lit(level).alias("level"),
@@ -98,12 +79,49 @@ def paired_effects(
     )
 
 
+def _comparisons(pairs: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """One row per comparison of ``log_ratios``, with lists of what its blocks have."""
+    blocks = pairs.select(pl.col("block").unique().sort())
+    every = pairs.select(keys).unique().join(blocks, how="cross", maintain_order="left_right")
+    d, is_measured = pl.col("log_ratio"), pl.col("unit").is_not_null()
+    complete = d.is_not_null()
+    return (
+        every.join(pairs, on=[*keys, "block"], how="left", nulls_equal=True, maintain_order="left")
+        .group_by(keys)
+        .agg(
+            pl.col("unit").drop_nulls().first(),
+            pl.col("baseline_value").filter(complete).median().alias("baseline_median"),
+            pl.col("candidate_value").filter(complete).median().alias("candidate_median"),
+            complete.sum().cast(pl.Int64).alias("blocks"),
+            (is_measured & ~complete).sum().cast(pl.Int64).alias("dropped"),
+            d.drop_nulls(),
+            pl.col("log_sums").drop_nulls().sort(),
+            d.alias("log_ratios"),
+        )
+        .sort(keys, maintain_order=True)
+    )
+
+
+def estimate(log_ratios: pl.Series) -> pl.DataFrame:
+    """The ratio of the blocks, which each have a log-ratio, and its exact 95 % interval.
+
+    One row: blocks, ratio (Hodges–Lehmann), low, high; null without blocks, and low and high below
+    6 blocks.  Nulls in ``log_ratios`` are left out.
+    """
+    d = log_ratios.drop_nulls().to_numpy()
+    interval = signed_rank_interval(d) if d.size else None
+    found = [hodges_lehmann(d) if d.size else None, *(interval or (None, None))]
+    ratios = dict(zip(("ratio", "low", "high"), found, strict=True))
+    frame = pl.DataFrame(ratios, schema=dict.fromkeys(ratios, pl.Float64()), orient="col")
+    return frame.select(pl.lit(d.size).alias("blocks"), pl.all().exp())
+
+
 def gated_by(effects: pl.DataFrame, copies: pl.DataFrame) -> pl.DataFrame:
     """The effects with another step's gate, where no two copies of an arm did the step itself.
 
-    ``copies`` are effects of second copies against the first.  Of each metric the pair that is
-    furthest from alike is the gate: noise, aa, aa_low and aa_high are its own, and verdict is *not
-    valid* where they say so.  Where ``copies`` has no interval the gate is as it was.
+    ``copies`` are effects of second copies against the first.  For each metric the pair furthest
+    from alike is the gate: noise, aa, aa_low and aa_high are its own, and verdict becomes *not
+    valid* if they say so.  Without an interval in ``copies`` the gate stays.
     """
     low, high = pl.col("aa_low").log(), pl.col("aa_high").log()
     gates = (
@@ -124,7 +142,7 @@ def gated_by(effects: pl.DataFrame, copies: pl.DataFrame) -> pl.DataFrame:
 def _with_estimates(
     table: pl.DataFrame, level: float, margin: float, intervals: Intervals | None
 ) -> pl.DataFrame:
-    """Replace the lists of log-ratios by what they come to; null where no ratio exists."""
+    """Replace the lists of log-ratios by their estimates; null where no ratio exists."""
     d = pl.col("log_ratio")
     table = table.with_row_index("row").with_columns(d.list.std().round(DECIMALS).alias("sd"))
     is_comparable = (pl.col("blocks") > 0) & d.list.sort().list.last().is_not_nan()  # it sorts last
@@ -173,7 +191,7 @@ def _estimates(
 
 
 def _gates(values: pl.DataFrame, key: str, by: Sequence[str], level: float) -> pl.DataFrame:
-    """The ``by`` columns, copied, log_aa, log_aa_low, log_aa_high: how far its copies are apart."""
+    """How far the copies of each arm are apart: by, copied, log_aa, log_aa_low, log_aa_high."""
     names = values[key].unique().sort().to_list()
     pairs = [(name, copy) for name in names for copy in copies_of(values, name, key)]
     schema = {name: values.schema[name] for name in by} | {"copied": values.schema[key]}
@@ -196,7 +214,7 @@ def _gates(values: pl.DataFrame, key: str, by: Sequence[str], level: float) -> p
 def _with_gate(
     table: pl.DataFrame, gates: pl.DataFrame, by: Sequence[str], margin: float
 ) -> pl.DataFrame:
-    """Each comparison with the copies of either of its arms, of two those furthest from alike."""
+    """Each comparison with the gate of its arms' copies, the one furthest from alike of two."""
     table = table.with_row_index("row_of")
     sides = [table.select("row_of", *by, copied=side) for side in ("baseline", "candidate")]
     excess = pl.max_horizontal(pl.col("log_aa_low"), -pl.col("log_aa_high"))

@@ -44,10 +44,10 @@ class Family(NamedTuple):
 def flipped(d: Sequence[Sequence[float | None]]) -> Family:
     """Whether each centre is off 0, by flipping the signs of whole blocks.
 
-    ``d`` has the log-ratios of a comparison in each row, one per block, None where it has none.
-    The same flip of a block is applied to all comparisons, also to those of another study: two
-    equal arms in random order are symmetric about no difference. The statistic of each
-    comparison is Student's t, of its own number of blocks.
+    ``d`` has a row per comparison with its log-ratios, one per block, None where it has none. A
+    flip of a block applies to all comparisons, also to those of another study: two equal arms in
+    random order are symmetric about no difference. Each comparison's statistic is Student's t, of
+    its own number of blocks.
     """
     values = _blocks(d)
     if not values.size:
@@ -105,10 +105,10 @@ def holm(p_values: Sequence[float] | Numbers) -> Numbers:
 
 
 def blocks_in_family(blocks: int, p_family: float, *, level: float = 0.95) -> int | None:
-    """The blocks in all with which a claim that is decided alone would be decided in its family.
+    """Total blocks at which an effect that is significant alone would probably be so in its family.
 
     If estimate and spread stay as they are, the normal quantile of a p-value grows as √blocks.
-    None for more than ``MORE_BLOCKS`` more.
+    None if that takes more than ``MORE_BLOCKS`` more.
     """
     growth = (float(ndtri((1 - level) / 2)) / min(float(ndtri(p_family / 2)), -1e-9)) ** 2
     needed = max(blocks + 1, math.ceil(blocks * growth))
@@ -141,10 +141,10 @@ def _standardized(values: Numbers) -> Numbers:
 
 
 def _stepped_down(tails: Numbers, enough: NDArray[np.bool_]) -> Numbers:
-    """Each comparison's p-value among those that are no more evident than it.
+    """Each comparison's p-value among the comparisons that are no more evident.
 
-    ``tails`` has a row per draw, the first what was measured, and a column per comparison: the
-    less, the more evident.
+    ``tails`` has a row per draw, the first what was measured, and a column per comparison; a lower
+    value is more evident.
     """
     p_values = np.full(tails.shape[1], np.nan)
     if not enough.any():

@@ -9,7 +9,7 @@ import polars as pl
 
 from pgservers.errors import StudyError
 
-from ..records.reading import UNDISTURBED
+from ..records.samples import UNDISTURBED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -142,9 +142,9 @@ def log_ratios(
     baseline_position, candidate_position, log_ratio, log_sums, the same for the sums over all
     rounds, and log_settling, by how much the last third of a block's rounds reads higher than the
     first: null without rounds, with fewer than 9, and where they are of several iterations. A
-    block that lacks one of the two has nulls
-    there, and log_ratio null; log_ratio is 0 where both values are 0, and NaN where no ratio
-    exists because one of them is 0, or negative. ``values`` and errors as for ``paired_effects``.
+    block that lacks one of the two has nulls there, and log_ratio null; log_ratio is 0 if both
+    values are 0, and NaN if no ratio exists because one of them is 0, or negative. ``values`` and
+    errors as for ``paired_effects``.
     """
     if key in by:
         raise StudyError(f"'{key}' is what is compared, so it cannot be in by as well.")
@@ -183,15 +183,15 @@ def log_ratios(
 
 
 def _over_rounds(pairs: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """One row per block of those per round; the values are means over the rounds that have both.
+    """One row per block for the rows per round; values are means over rounds that have both.
 
-    The ratios to either copy are trimmed by themselves: what disturbs a turn comes upon two copies
-    twice as often as upon one candidate, so the ratios to their mean are not symmetric about 0.
+    The ratios to either copy are trimmed by themselves: what disturbs a turn meets two copies twice
+    as often as one candidate, so the ratios to their mean are not symmetric about 0.
     """
     both = pl.col("log_ratio").is_not_null()
     means = [pl.col(f"{side}_value").filter(both).mean() for side in _SIDES]
     positions = [pl.col(f"{side}_position").first() for side in _SIDES]
-    copies = [_trimmed_mean(_log_ratio(copy)) for copy in ("first", "again")]
+    copies = [trimmed_mean(_log_ratio(copy)) for copy in ("first", "again")]
     leg = pl.col("round").cast(pl.String).str.extract(_LEG).cast(pl.Int64)
     return (
         pairs.sort(leg)
@@ -221,8 +221,8 @@ def _settling() -> pl.Expr:
 _LEG = r"(\d+)$"
 
 
-def _trimmed_mean(d: pl.Expr) -> pl.Expr:
-    """Without a fifth at either end; null where there is nothing, NaN where one of them is."""
+def trimmed_mean(d: pl.Expr) -> pl.Expr:
+    """The mean without a fifth at either end; null of no values, NaN if one of them is NaN."""
     d = d.drop_nulls()
     cut = (d.len() * TRIMMED).floor().cast(pl.Int64)
     kept = d.sort().slice(cut, d.len().cast(pl.Int64) - 2 * cut).mean()

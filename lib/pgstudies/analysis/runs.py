@@ -29,9 +29,8 @@ def runs_apart(
     columns, candidate; ratio, low, high, blocks of the first, and other_ratio and so on; apart, the
     other ratio / the first, with apart_low and apart_high at ``level``; p_value, Holm's among all
     rows; outcome: *differs* (p ≤ 1 − level, and past the margin), *alike* (the interval is within
-    the margin), else *open*.
-    Null where one of the two has no interval.  How far a bound is off combines what those of both
-    intervals are off, squared (Zou and Donner, Statistics in Medicine 27, 2008).
+    the margin), else *open*.  Null if one of the two has no interval.  The squared distances of
+    both intervals' bounds add up (Zou and Donner, Statistics in Medicine 27, 2008).
     """
     keys = [*by, "candidate"]
     columns = [*keys, *_OF_ONE]

@@ -7,23 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from ..records.reading import AMONG_OTHERS, UNDISTURBED
+from ..records.samples import AMONG_OTHERS, UNDISTURBED
 from .effects import paired_effects
 from .pairing import BY, TIMES, block_values, round_values
 from .verdicts import dearer_turns, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from .agreement import Claim
 
 _FAR = 1.1
+_SIDES = ("baseline", "candidate")
 
 
 def effect_table(effects: pl.DataFrame, *places: str | pl.Expr) -> pl.DataFrame:
     """The table of ``paired_effects`` for readers.
 
     Columns: ``places``, which tell the effects apart; blocks; ratio, low, high (to four digits);
-    verdict; margin and detectable in per cent; blocks_needed; remark, if there is one to any, that
-    some turns were much dearer.
+    verdict; margin and detectable in per cent; blocks_needed; and remark, if any effect has one,
+    that some turns were much dearer.
     """
     remarks = pl.Series("remark", map(dearer_turns, effects.iter_rows(named=True)), pl.String())
     table = effects.select(
@@ -41,8 +44,8 @@ def part_table(samples: pl.DataFrame, *, baseline: str, by: Sequence[str] = BY) 
     """Both ratios of every step whose turns are in parts, for readers.
 
     Columns: the ``by`` columns, candidate, *among others* and *undisturbed* (the ratio to the
-    baseline in either part, with its interval), and *baseline among others*: how dear its own work
-    is there, relative to undisturbed.  No rows where no turn is in parts.
+    baseline in either part, with its interval), and *baseline among others*: how dear the
+    baseline's own work is there, relative to undisturbed.  No rows if no turn is in parts.
     """
     keys = [*by, "candidate"]
     names = [AMONG_OTHERS, UNDISTURBED]
@@ -66,6 +69,34 @@ def part_table(samples: pl.DataFrame, *, baseline: str, by: Sequence[str] = BY) 
             maintain_order="left",
         )
     )
+
+
+def claim_table(asked: Iterable[Claim]) -> pl.DataFrame:
+    """What is asked before it is judged, for readers.
+
+    Columns: claim, text, rule (how it is judged, with its threshold), published_ratio, metric, and
+    what is compared: baseline, candidate and where, the other columns of that effect.
+    """
+    rows = [
+        {
+            "claim": claim.id,
+            "text": claim.text,
+            "rule": f"{claim.kind}: {claim.direction}"
+            + ("" if claim.threshold is None else f", past {claim.threshold}"),
+            "published_ratio": claim.published_ratio,
+            "metric": claim.judged_by,
+            **{side: _text(claim.comparison.get(side)) for side in _SIDES},
+            "where": ", ".join(
+                f"{name} {value}" for name, value in claim.comparison.items() if name not in _SIDES
+            ),
+        }
+        for claim in asked
+    ]
+    return pl.DataFrame(rows, schema_overrides={"published_ratio": pl.Float64()})
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
 
 
 def verdict_table(judged: pl.DataFrame, counted: pl.DataFrame | None = None) -> pl.DataFrame:
@@ -94,7 +125,7 @@ def verdict_table(judged: pl.DataFrame, counted: pl.DataFrame | None = None) -> 
 
 
 def _remark(ratio: float | None, counted: float | None, metric: str | None) -> str | None:
-    """Why a ratio of times is not that of instructions, where they are a tenth apart or more."""
+    """Why a ratio of times is not that of instructions, if they are a tenth apart or more."""
     if not ratio or not counted or metric not in TIMES:
         return None
     each = ratio / counted
@@ -131,7 +162,7 @@ def spread(name: str, value: pl.Expr | None = None) -> list[pl.Expr]:
 
 
 def if_known(holds: Callable[..., bool], *values: object) -> bool | None:
-    """Whether ``holds`` of these values; None where one of them is not known."""
+    """Whether ``holds`` is true of these values; None if one of them is None."""
     return holds(*values) if all(value is not None for value in values) else None
 
 

@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from ..records.verdicts import Reference
 
 LETTERS, FAR = 36, 1.5
-"""Longer names of claims are broken into lines, which a phone has room for; a verdict tells by how
-much, where all of the interval is so many times off the published."""
+"""Longer names of claims are broken into lines, which fit on a phone; a verdict says by how much
+the whole interval is off the published ratio, if so many times."""
 
 
 def verdict_strip(judged: pl.DataFrame, record: Record, reference: Reference | None = None) -> HTML:
     """The claims in a few lines: published, now, verdict.
 
-    ``judged`` is the table of ``judge`` on ``record``.  *Now* is what ``reference_verdicts`` says,
-    and a column more has what ``record`` says and whether that agrees; without a ``reference``, or
-    where ``record`` is the only one, *now* is ``record`` itself.
+    ``judged`` is the table of ``judge`` on ``record``.  *Now* is what ``reference_verdicts`` says;
+    a further column has what ``record`` says, and whether it agrees.  Without a ``reference``, or
+    if ``record`` is the only one, *now* is ``record`` itself.
     """
     study, whose = record.info["study"], _beside(record, reference)
     own = {row["claim"]: row for row in judged.iter_rows(named=True)}
@@ -81,7 +81,7 @@ def verdict_strip(judged: pl.DataFrame, record: Record, reference: Reference | N
 
 
 def _beside(record: Record, reference: Reference | None) -> str | None:
-    """What the page calls a record that the reference does not judge by alone; None if it does."""
+    """What the page calls a record that is not the whole reference; None if it is, or without."""
     alone = reference and not by_several(reference.verdicts)
     if reference is None or (alone and reference.record.name == record.path.name):
         return None
@@ -107,7 +107,7 @@ def claims_chart(
 
 
 def _thresholds(known: pl.DataFrame) -> dict[str, str]:
-    """Of the claims that name a number, by id, what the ratio must be to hold."""
+    """What the ratio must be to hold, by the id of each claim that names a number."""
     return {
         row["claim"]: f"holds at {row['threshold']:.3g} or "
         f"{'above' if row['direction'] in UPWARD else 'below'}"
@@ -116,7 +116,7 @@ def _thresholds(known: pl.DataFrame) -> dict[str, str]:
 
 
 def _since(record: Record) -> list[str]:
-    """What else is to be known of the time before the record's first block, in sentences."""
+    """Sentences on what changed since the record's first block, and on runs alike before it."""
     info, own = record.info, claim_marks(record.info["study"])
     gone = [name for name in info.get("claims") or {} if name not in own]
     seen, mark = info.get("seen"), info.get("study_mark")
@@ -157,7 +157,7 @@ def _sentence(text: str, row: Mapping[str, Any]) -> str:
 
 
 def _now(judged: pl.DataFrame, reference: Reference | None) -> pl.DataFrame:
-    """The claims of ``judged``, as the reference records judge them together; else its own."""
+    """``judged`` with the verdicts of all reference records together, if there is a reference."""
     if reference is None:
         return judged
     more = judged.join(reference.verdicts, on="claim", how="anti")
@@ -195,7 +195,7 @@ def _template_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def distance(row: Mapping[str, Any]) -> str | None:
-    """By how much a row of ``judge`` is ``FAR`` off the published or ``MUCH_STRONGER``, if so."""
+    """How far a row of ``judge`` is from the published ratio, if ``FAR`` or ``MUCH_STRONGER``."""
     published, ratio, low, high = (row[n] for n in ("published_ratio", "ratio", "low", "high"))
     if None in (ratio, low, high):
         return None

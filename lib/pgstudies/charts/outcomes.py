@@ -60,7 +60,7 @@ def outcome_of(verdict: str) -> Outcome:
 
 
 def runs_text(runs: int | None, usual: int | None = None) -> str:
-    """How many runs a claim has, "one run" or "6 runs"; empty where as usual, or unknown."""
+    """How many runs a claim has, "one run" or "6 runs"; empty if as usual or unknown."""
     if runs is None or runs == usual:
         return ""
     number = ("no", "one", "two", "three", "four", "five")[runs] if runs < 6 else runs
@@ -68,7 +68,7 @@ def runs_text(runs: int | None, usual: int | None = None) -> str:
 
 
 def usual_runs(judged: pl.DataFrame) -> int | None:
-    """How many runs most of the claims have that have any; None where none has."""
+    """The number of runs that most claims with runs have; None if no claim has any."""
     found: list[int] = judged["runs"].drop_nulls().mode().sort().to_list()
     return found[-1] if found else None
 
@@ -81,7 +81,7 @@ _SAME = set(HOLDS[:3])
 def agreement_with(reference: Mapping[str, Any], own: Mapping[str, Any]) -> str:
     """How a run's row of ``judge`` compares with the reference's, or its own word if one is open.
 
-    It agrees where both intervals allow the same ratio, within the margin.
+    They agree if both intervals allow the same ratio, within the margin.
     """
     known, said = (outcome_of(row["verdict"]).word for row in (reference, own))
     if said in _OPEN or (known in _OPEN and known != said):

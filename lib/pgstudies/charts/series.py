@@ -26,7 +26,8 @@ PANEL = {"width": 190, "height": 110}
 """Of many lines each has a panel of this size (px), three beside each other."""
 
 
-def series_chart(  # noqa: PLR0915  (a chart is drawn from its back to its front)
+@style.unless_empty
+def series_chart(
     frame: pl.DataFrame,
     *,
     y: str,
@@ -39,79 +40,111 @@ def series_chart(  # noqa: PLR0915  (a chart is drawn from its back to its front
     low: str | None = None,
     high: str | None = None,
     log: bool = False,
-    zero: bool = True,
     expectation: pl.DataFrame | None = None,
 ) -> alt.LayerChart | alt.FacetChart | pl.DataFrame:
     """Points joined by lines, one line per value of ``color``; of one place ``x``, a table.
 
-    ``x`` holds numbers, or names in the order to be drawn.  ``y_title`` names the unit: it stands
-    at the axis, which begins at ``zero``, and in the tooltip.  ``arms`` are all of the study's,
-    ``record.arms``, so that colours stay the same from chart to chart.  ``step`` names a column of
-    which the reader chooses one value at a time.  ``low`` and ``high`` name the columns of an
-    interval, drawn as a band.  ``expectation`` has the columns ``x`` and ``y`` (and may have
-    ``step``): a dashed line.  Up to six lines are named at their ends; of more each has a panel,
-    and what a post measured, or else the first one, is a thin line in all.  Raises StudyError when
-    a column is missing, there are no rows or the description is empty.
+    ``x`` holds numbers, or names in the order to be drawn.  ``y_title`` names the unit; its axis
+    begins at zero, but not over blocks.  ``arms`` are all of the study's, ``record.arms``, so that
+    colours stay the same from chart to chart.  Of the column ``step`` the reader chooses one value.
+    Columns ``low`` and ``high``, or named so, are an interval, drawn as a band.  ``expectation``
+    has the columns ``x`` and ``y``, maybe ``step``: a dashed line.  Up to six lines are named at
+    their ends; of more each has a panel, and what a post measured, or else the first line, is thin
+    in all.  Without rows it is a sentence.  Raises StudyError without a column or the description.
     """
-    band = [low, high] if low and high else []
+    band = style.interval(frame, low, high)
     steps = [step] if step else []
     style.require(frame, [x, y, color, *band, *steps], "series_chart")
-    if frame[x].n_unique() == 1:
-        return frame.select(*steps, color, x, y, *band).rename({y: y_title})
+    data = frame.select(x, y, color, *band, *steps)
+    if data[x].n_unique() == 1:
+        return data.select(*steps, color, x, y, *band).rename({y: y_title})
     if expectation is not None:
         style.require(expectation, [x, y], "the expectation")
-    data = frame.select(x, y, color, *band, *steps)
-    drawn = frame[color].unique(maintain_order=True).to_list()
-    labels = end_labels(frame, x=x, y=y, color=color, step=step, band=band, log=log, zero=zero)
-    are_many = len(drawn) > MOST
+    drawn = data[color].unique(maintain_order=True).to_list()
+    zero, are_many = x != "block", len(drawn) > MOST
+    labels = end_labels(data, x=x, y=y, color=color, step=step, band=band, log=log, zero=zero)
     picked, (colour, shape) = _names(color, arms, drawn, legend=labels is None and not are_many)
     width = PANEL["width"] if are_many else plot_width_beside(labels, color)
-    if frame.schema[x].is_numeric():
-        axis = {"format": "d", "labelOverlap": "greedy", **_ticks(frame[x])}
-        where = alt.X(x, type="quantitative").axis(**axis).scale(nice=False, padding=10)
-    else:
-        places = frame[x].unique(maintain_order=True)
-        where = alt.X(x, type="ordinal").sort(places.to_list())
-        where = where.axis(**_names_of_places(places, width))
-    title = None if are_many else y_title
+    where, title = _horizontal(data[x], width), None if are_many else y_title
     value = _value(y, title, log=log, zero=zero)
-    full: Any = style.faded(picked)
-    pale: Any = alt.when(picked).then(alt.value(0.18)).otherwise(alt.value(0.03))
-    base = alt.Chart(data)
+    ends = [_value(band[0], title, log=log), alt.Y2(band[1])] if band else []
+    tooltip = _tooltip([color, *steps, x], data, [y, *band], y_title)
     if are_many:  # the chart's title says what the axes are
-        where, base, full, pale = where.title(None), alt.Chart(), alt.value(1), alt.value(0.18)
+        where = where.title(None)
     elif expectation is not None:
         where = where.title([x, "dashed: expected"])
-    base = base.encode(x=where, color=colour)
-    layers: list[alt.Chart] = []
-    if band:
-        ends = {"y": _value(band[0], title, log=log), "y2": alt.Y2(band[1])}
-        layers.append(base.mark_area().encode(**ends, opacity=pale))
-    tooltip = _tooltip([color, *steps, x], frame, [y, *band], y_title)
-    lines = base.encode(y=value, opacity=full)
-    layers += [lines.mark_line(), lines.mark_point().encode(shape=shape, tooltip=tooltip)]
+    base = (alt.Chart() if are_many else alt.Chart(data)).encode(x=where, color=colour)
+    layers = _lines(base, value, ends, None if are_many else picked)
+    layers[-1] = layers[-1].encode(shape=shape, tooltip=tooltip)
     if expectation is not None:
         layers.append(_dashed(expectation, where, value, y_title, step))
     if are_many:
-        known = [arm for arm in style.complete(arms, drawn) if arm in drawn]
-        beside = [arm for arm in known if style.is_published(arm)] or known[:1]
-        dashes = alt.Scale(domain=beside, range=[[1, 0], [4, 3], [1, 3]][: len(beside)])
-        thin = alt.Chart(data.filter(pl.col(color).is_in(beside))).mark_line(strokeWidth=1)
-        dash = alt.StrokeDash(color, type="nominal").scale(dashes).legend(None)
-        layers.insert(0, thin.encode(x=where, y=value, color=colour, strokeDash=dash))
-        own = data.sort(pl.col(color).cast(pl.Enum(known)), maintain_order=True)
-        chart = panels(layers, own.filter(~pl.col(color).is_in(beside)), color, step, PANEL)
+        panelled, beside = _in_panels(
+            layers, data, {"x": where, "y": value}, color=color, arms=arms, step=step
+        )
         about = f"{y_title}, by {x}; thin, in all: {', and dashed: '.join(beside)}"
         about += "." if expectation is None else "; thick and dashed: expected."
-        return style.described(chart, description, step=step, below=about)
-    if labels is not None:  # the zoom would have marks cut off at the edge of the plot
-        ending = alt.Chart(labels).encode(x=where, y=value, opacity=full)
-        symbols = ending.mark_point(xOffset=14, clip=False).encode(color=colour, shape=shape)
-        layers.append(symbols.properties(name=f"{LAYER}-symbols"))
-        names = ending.mark_text(align="left", dx=22, baseline="middle", fontSize=12, clip=False)
-        names = names.encode(text=f"{color}:N", tooltip=f"{color}:N")  # which makes it take clicks
-        layers.append(names.properties(name=f"{LAYER}-names"))
-    return _drawn(layers, frame, description, picked, step, width=width, height=260)
+        return style.described(panelled, description, step=step, below=about)
+    if labels is not None:
+        ending = alt.Chart(labels).encode(x=where, y=value, opacity=style.faded(picked))
+        layers += _named(ending, color, colour, shape)
+    return _drawn(layers, data, description, picked, step, width=width, height=260)
+
+
+def _horizontal(places: pl.Series, width: int) -> alt.X:
+    """The axis of numbers, or of names in their order, of a plot of that width (px)."""
+    if places.dtype.is_numeric():
+        axis = {"format": "d", "labelOverlap": "greedy", **_ticks(places)}
+        return alt.X(places.name, type="quantitative").axis(**axis).scale(nice=False, padding=10)
+    names = places.unique(maintain_order=True)
+    where = alt.X(places.name, type="ordinal").sort(names.to_list())
+    return where.axis(**_names_of_places(names, width))
+
+
+def _lines(
+    base: alt.Chart, value: alt.Y, ends: list[Any], picked: alt.Parameter | None
+) -> list[alt.Chart]:
+    """The band between ``ends``, if any, the lines and the points; those not picked are pale."""
+    full: Any = alt.value(1)
+    pale: Any = alt.value(0.18)
+    if picked is not None:
+        full, pale = style.faded(picked), alt.when(picked).then(pale).otherwise(alt.value(0.03))
+    lines = base.encode(y=value, opacity=full)
+    layers: list[alt.Chart] = []
+    if ends:
+        layers.append(base.mark_area().encode(y=ends[0], y2=ends[1], opacity=pale))
+    return [*layers, lines.mark_line(), lines.mark_point()]
+
+
+def _in_panels(
+    layers: list[alt.Chart],
+    data: pl.DataFrame,
+    axes: dict[str, Any],
+    *,
+    color: str,
+    arms: Arms | None,
+    step: str | None,
+) -> tuple[alt.FacetChart, list[str]]:
+    """A panel for each line, and the names of the lines that are thin in all panels instead."""
+    drawn = data[color].unique(maintain_order=True).to_list()
+    known = [arm for arm in style.complete(arms, drawn) if arm in drawn]
+    beside = [arm for arm in known if style.is_published(arm)] or known[:1]
+    dashes = alt.Scale(domain=beside, range=[[1, 0], [4, 3], [1, 3]][: len(beside)])
+    dash = alt.StrokeDash(color, type="nominal").scale(dashes).legend(None)
+    colour = style.arm_channels(color, arms, drawn)[0].legend(None)
+    is_beside = pl.col(color).is_in(beside)
+    thin = alt.Chart(data.filter(is_beside)).mark_line(strokeWidth=1)
+    thin = thin.encode(**axes, color=colour, strokeDash=dash)
+    own = data.sort(pl.col(color).cast(pl.Enum(known)), maintain_order=True).filter(~is_beside)
+    return panels([thin, *layers], own, color, step, PANEL), beside
+
+
+def _named(ending: alt.Chart, color: str, colour: alt.Color, shape: alt.Shape) -> list[alt.Chart]:
+    """The names of lines at their ends; the zoom would cut them off at the edge of the plot."""
+    symbols = ending.mark_point(xOffset=14, clip=False).encode(color=colour, shape=shape)
+    names = ending.mark_text(align="left", dx=22, baseline="middle", fontSize=12, clip=False)
+    names = names.encode(text=f"{color}:N", tooltip=f"{color}:N")  # which makes it take clicks
+    return [symbols.properties(name=f"{LAYER}-symbols"), names.properties(name=f"{LAYER}-names")]
 
 
 def _drawn(
@@ -161,6 +194,7 @@ def _names_of_places(names: pl.Series, width: int) -> dict[str, Any]:
     return {"labelAngle": -45, "labelExpr": "split(datum.label, ', ')"}
 
 
+@style.unless_empty
 def block_chart(
     values: pl.DataFrame,
     *,
@@ -175,9 +209,8 @@ def block_chart(
     Columns of ``values``: block, arm, ``y`` and, where given, ``step``, as in ``series_chart``.
     """
     return series_chart(
-        values, x="block", y=y, y_title=y_title, description=description, arms=arms, step=step,
-        zero=False,
-    )  # fmt: skip
+        values, x="block", y=y, y_title=y_title, description=description, arms=arms, step=step
+    )
 
 
 def _dashed(
@@ -220,6 +253,7 @@ def _tooltip(
     ]
 
 
+@style.unless_empty
 def dot_chart(
     frame: pl.DataFrame,
     *,
@@ -237,10 +271,10 @@ def dot_chart(
     """A dot for every value of ``color`` in every group ``x``, the groups in the order given.
 
     ``y_title`` names the unit.  ``arms``, ``step``, ``low``, ``high`` and ``log`` are those of
-    ``series_chart``; the interval is a line through the dot.  Raises StudyError when a column is
-    missing, there are no rows or the description is empty.
+    ``series_chart``; the interval is a line through the dot.  Without rows it is a sentence.
+    Raises StudyError if a column or description is missing.
     """
-    band = [low, high] if low and high else []
+    band = style.interval(frame, low, high)
     steps = [step] if step else []
     style.require(frame, [x, y, color, *band, *steps], "dot_chart")
     drawn = frame[color].unique(maintain_order=True).to_list()

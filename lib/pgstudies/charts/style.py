@@ -7,12 +7,15 @@ import itertools
 import json
 import math
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from html import escape
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import altair as alt
 import polars as pl
 import vl_convert
+from IPython.display import HTML
 
 from pgservers.errors import StudyError
 from pgservers.shown import quotable
@@ -290,6 +293,30 @@ def require(frame: pl.DataFrame, columns: Sequence[str], who: str) -> None:
         )
     if frame.is_empty():
         raise StudyError(f"{who} was given a frame without rows, so there is nothing to draw.")
+
+
+_Drawn = TypeVar("_Drawn", bound=Callable[..., Any])
+
+
+def unless_empty(draw: _Drawn) -> _Drawn:
+    """Have a chart of a frame without rows be a sentence instead, as a run may lack an arm."""
+
+    @wraps(draw)
+    def drawn(frame: pl.DataFrame, **how: Any) -> object:
+        if frame.is_empty() and how.get("description"):
+            words = f"Not measured in this run: {how['description']}"
+            return HTML(f"<p><em>{escape(words)}</em></p>")  # type: ignore[no-untyped-call]
+        return draw(frame, **how)
+
+    return drawn  # type: ignore[return-value]
+
+
+def interval(frame: pl.DataFrame, low: str | None, high: str | None) -> list[str]:
+    """The columns of an interval: ``low`` and ``high``, or if not given those of that name."""
+    if low and high:
+        return [low, high]
+    named = present(frame, "low", "high")
+    return named if len(named) == 2 else []
 
 
 def choosable(layers: list[alt.Chart], frame: pl.DataFrame, step: str | None) -> list[alt.Chart]:

@@ -29,12 +29,10 @@ _FILES = """
                          AND coalesce(i.indrelid, r.oid) IN (t.oid, t.reltoastrelid)
 """
 
-_PATH = "pg_relation_filepath(r.oid)"
-
 _PATH_BEFORE = """
     'base/' || (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())::text
     || '/' || r.relfilenode::text
-"""  # for lack of pg_relation_filepath, in the default tablespace
+"""  # without pg_relation_filepath, in the default tablespace
 
 
 def reason_not_cold(server: Server) -> str | None:
@@ -73,8 +71,8 @@ def evict(connection: psycopg.Connection[TupleRow], tables: list[str]) -> None:
 
 def _files(connection: psycopg.Connection[TupleRow], tables: list[str]) -> list[tuple[int, str]]:
     """The tables, their indexes and TOAST tables, each by its OID and the path of its file."""
-    told = has(connection.info.server_version, "pg_relation_filepath")
-    query = _FILES.format(path=_PATH if told else _PATH_BEFORE)
+    knows_path = has(connection.info.server_version, "pg_relation_filepath")
+    query = _FILES.format(path="pg_relation_filepath(r.oid)" if knows_path else _PATH_BEFORE)
     return list(connection.execute(query.encode(), [tables]))
 
 

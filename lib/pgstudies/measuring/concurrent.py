@@ -47,8 +47,8 @@ def concurrently(
 
     Numbers count from 0; every session has these ``settings``.  Records ``duration_s`` (the mean
     over the sessions), ``longest_s``, ``makespan_s`` (from the first beginning to the last end) and
-    what the server counts over all of it, the bytes read by sessions that have ended included.
-    Raises CannotRun when the server has no room for so many sessions; an error in one is raised
+    what the server counts over all of it, including the bytes read by sessions that have ended.
+    Raises CannotRun if the server has no room for so many sessions; an error in a session is raised
     when all have ended.
     """
     require(reason_no_room(trial.server, len(delays)))

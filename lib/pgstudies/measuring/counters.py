@@ -103,7 +103,7 @@ _SENT_EVERY_S = 0.6  # a session sends what it did twice a second, and when it e
 def pages_of_tables(observer: psycopg.Connection[TupleRow]) -> Counts | None:
     """Pages hit and read in our tables and indexes by sessions that have ended.
 
-    For servers before 9.1, which count nothing by statement; None for others.  It waits until two
+    For servers before 9.1, which count nothing by statement; None for others.  Waits until two
     readings agree.
     """
     if has(observer.info.server_version, "extensions"):

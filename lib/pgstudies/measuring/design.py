@@ -39,10 +39,9 @@ def turn_order(arms: Sequence[str], seed: int, block: int, turn: int) -> list[st
     Over n turns, 2n for an odd number n of arms, every arm comes directly before every other one
     equally often, and is equally often at each place: Williams, Experimental designs balanced for
     the estimation of residual effects of treatments, Australian Journal of Scientific Research A 2,
-    1949.  Every second of these turns begins with the arm that ended the one before, so that there
-    are turns after an arm's own as well.  Which arm is which, the order of these pairs and which of
-    a pair is first are drawn anew for each such cycle.  An arm that ends leaves the others with the
-    rest of a cycle of their own, then whole ones.
+    1949.  Every second turn begins with the arm that ended the one before, so that arms also follow
+    themselves.  Which arm is which, the order of these pairs of turns and the order within a pair
+    are drawn anew for each such cycle.  When an arm ends, the others go on in a cycle of their own.
     """
     count = len(arms)
     pairs = _williams(count)
@@ -92,7 +91,7 @@ class Design:
     def in_force(
         self, settings: Mapping[str, str], as_then: Mapping[str, str]
     ) -> Mapping[str, str]:
-        """The study's settings, with those that make a server work as that of the post did."""
+        """The study's settings, with ``as_then``, which make a server work as the post's did."""
         return merged(settings, as_then)
 
     def own(self, arm: Arm) -> Arm:
@@ -102,10 +101,10 @@ class Design:
     def served(
         self, errors: Mapping[str | None, StudyError], lacking: Mapping[str, str] = {}
     ) -> Self:
-        """The design for the servers that could be started, with a second copy of the baseline.
+        """The design with a second copy of the baseline, and the reasons of arms that cannot run.
 
-        ``errors`` has the others, by the words that arms use for them, ``lacking`` what arms lack
-        on their servers, by the arm's name.
+        ``errors`` has the servers that did not start, by the words that arms use for them;
+        ``lacking`` what arms lack on their servers, by the arm's name.
         """
         arms = [
             replace(arm, not_run=str(errors.get(arm.server) or lacking[arm.name]))
@@ -116,7 +115,7 @@ class Design:
         return replace(self, arms=tuple(with_repeat(arms)))
 
     def units(self, arms: Sequence[Arm]) -> tuple[list[Arm], list[list[Arm]]]:
-        """The arms of every group, which are the baseline's copies; and what stays together."""
+        """The arms of every group, here the baseline's copies; and the arms that stay together."""
         baseline = baseline_of(arms)
         always = [arm for arm in arms if arm is baseline or arm.copy_of == baseline.name]
         units: dict[str, list[Arm]] = {}
@@ -126,15 +125,15 @@ class Design:
         return always, [*units.values()]
 
     def fall_with(self, arm: Arm) -> list[Arm]:
-        """The arms that are left out together with this arm, itself among them."""
+        """The arms that are left out if this one cannot run, itself included."""
         return [arm]
 
     def fails_on(self, arm: Arm) -> str | None:  # noqa: ARG002
-        """If not None, a failing statement leaves the arm out instead of ending the run."""
+        """Where a failing statement fails, if it leaves the arm out; None if it ends the run."""
         return None
 
     def continues(self, info: Info) -> bool:
-        """Whether blocks are added to those of an earlier record that is alike."""
+        """Whether a run adds its blocks to those of an earlier record that is alike."""
         return info["status"] != "complete"
 
     def begin(self, info: Info, block: int, arm: Arm, server: Server) -> None:
@@ -162,5 +161,5 @@ class Design:
         }
 
     def completed(self, setup: Setup) -> Setup:
-        """The facts in a record of this design before its first block."""
+        """The setup with what this design adds to it before the first block."""
         return setup

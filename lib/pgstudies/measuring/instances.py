@@ -21,7 +21,7 @@ from pgservers.paths import run_dir
 from pgservers.servers.managed import ManagedServer
 from pgservers.servers.snapshots import size_bytes
 
-from ..records.reading import SAMPLES_SCHEMA
+from ..records.samples import SAMPLES_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,8 +48,8 @@ class PreparedStates:
     """Prepared states that runs on one host leave each other, with their samples.
 
     Each is a subdirectory, named by a digest of ``mark`` (what a run's states have in common), the
-    server and the state.  States are moved out and back by atomic rename: two runs cannot use the
-    same state, and a run that is killed loses the one it uses.
+    server and the state.  States are moved out and back by atomic rename: no two runs can use the
+    same state, and a run that is killed loses the one that it uses.
     """
 
     def __init__(self, directory: Path, mark: str) -> None:
@@ -72,8 +72,8 @@ class PreparedStates:
     def put(self, server: ManagedServer, arm: Arm, rows: Sequence[tuple[Any, ...]]) -> None:
         """Keep the state of the arm, which the server loses, and the samples of its preparation.
 
-        The least recently used states are removed where there is no room for all.  Keeps nothing
-        where the directory is gone, as after the last of the runs.
+        The least recently used states are removed if there is no room for all.  Keeps nothing if
+        the directory is gone, as after the last of the runs.
         """
         given = self._aside()
         try:
@@ -170,7 +170,7 @@ class Instances:
             self._to_keep.append((root, arm, list(rows)))
 
     def stop(self, arms: Sequence[Arm]) -> None:
-        """Stop the managed servers of these arms, and keep nothing of them."""
+        """Stop the managed servers of these arms at once, without saving what they wrote."""
         for _, server in self._managed(arms):
             server.stop("immediate")
 
@@ -189,9 +189,9 @@ class Instances:
                 server.clear()
 
     def draw_places(self, arms: Sequence[Arm]) -> None:
-        """Remove what these servers keep from the last block, and copy it anew, if it is not large.
+        """Remove what these servers keep from the last block and copy it anew, unless it is large.
 
-        Else one server's files would lie better on the disk than another's in every block: the
+        Otherwise one server's files would lie better on the disk than another's in every block: the
         slowest updates of two copies of one program differed by 8 %.
         """
         here = self._managed(arms)
@@ -203,10 +203,10 @@ class Instances:
             list(pool.map(lambda known: known[1].copy_state(known[0].state), here))
 
     def groups(self, units: tuple[list[Arm], list[list[Arm]]]) -> list[list[Arm]]:
-        """The arms in the largest groups that are up at once.
+        """The arms in the largest groups that can be up at once; their states are prepared.
 
-        ``units`` has what every group has, and what stays together in one.  The arms' states are
-        prepared.  Raises SpaceError where the disk does not hold the smallest.
+        ``units``, of ``Design.units``, has the arms of every group, and those that stay together.
+        Raises SpaceError if the disk cannot hold the smallest group.
         """
         always, together = units
         for unit in together:
@@ -253,7 +253,7 @@ class Instances:
 
 
 def lacking(arms: Sequence[Arm], roots: Mapping[str | None, Server]) -> dict[str, str]:
-    """Why arms cannot have the extension that they need, by name; the others' servers get it."""
+    """Install the arms' extensions on their servers; why arms cannot have theirs, by arm."""
     reasons = {}
     for arm in arms:
         if arm.extension and not arm.not_run and arm.server in roots:
@@ -267,7 +267,7 @@ def lacking(arms: Sequence[Arm], roots: Mapping[str | None, Server]) -> dict[str
 def roots_of(
     arms: Sequence[Arm], own: Server, start: Callable[[str | None], Server], stack: ExitStack
 ) -> tuple[dict[str | None, Server], dict[str | None, StudyError]]:
-    """The servers by the words that arms use for them, and why others could not be started."""
+    """The servers that arms name, by these names, and the errors of those that did not start."""
     roots: dict[str | None, Server] = {None: own}
     errors: dict[str | None, StudyError] = {}
     for arm in arms:

@@ -35,10 +35,10 @@ def measure(what: Measurement) -> Record:
     """Run every arm in every block and return the record; a run cut short is continued.
 
     In every block all arms are started anew, each on an instance of its own, and take turns in
-    random order.  A second copy of the baseline (the A/A pair) is added.  By the environment (see
-    ``run_options``) a record is read instead.  Waits for others who measure on this host.
+    random order, with a second copy of the baseline (the A/A pair).  If the environment says so
+    (see ``run_options``), a record is read instead.  Waits for others who measure on this host.
 
-    Raises as ``session`` does; StudyError when the baseline cannot run; ServerDied; Interrupted.
+    Raises as ``session`` does; StudyError if the baseline cannot run; ServerDied; Interrupted.
     """
     options = RunOptions.given()
     if options.replay:
@@ -62,8 +62,7 @@ def measure(what: Measurement) -> Record:
         record = read_record(whole or measured.records[-1])
         if not options.replies:
             mark_read(record.path)
-    replies = options.reply()
-    if replies is not None:
+    if (replies := options.reply()) is not None:
         replies.tell_record(record.path)
     return record
 
@@ -72,7 +71,7 @@ def measure(what: Measurement) -> Record:
 def measuring_here(what: str) -> Iterator[list[Finding]]:
     """Lock this host for measuring and remove leftovers of dead runs; returns the gate's findings.
 
-    ``what`` tells others who measures.  KeyboardInterrupt becomes Interrupted.
+    ``what`` is shown to processes that wait.  KeyboardInterrupt becomes Interrupted.
     """
     try:
         with only_one_here(what):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from .counters import Counts
     from .trial import Trial
 
 _LOG = ["client", "transaction", "outcome", "script", "epoch_s", "epoch_us"]
@@ -102,19 +103,18 @@ def pgbench(
 ) -> pl.DataFrame:
     """Run ``script`` so many times in each session, prepared, and record what one time took.
 
-    With the same ``seed`` and ``variables``, a script that uses pgbench's own ``random`` draws
-    the same numbers on every server.  Recorded of one transaction in the mean: ``duration_s``,
-    ``cpu_s`` of the sessions' processes where they can be seen, what the server counts (buffers,
-    WAL, ``read_bytes``), and further ``median_s``, ``p99_s`` and ``drift``: the mean of the last
-    fourth of the run over that of the second.  Several scripts, by name and each with its weight,
-    are mixed as pgbench mixes them; ``duration_s`` of each is recorded as well, its name being the
-    case.  Where any failed, ``serialization_failures`` and ``deadlocks`` are their parts of all
+    With the same ``seed`` and ``variables``, pgbench's own ``random`` draws the same numbers on
+    every server.  Recorded of one transaction in the mean: ``duration_s``, ``cpu_s`` of the
+    sessions' processes where they can be seen, and what the server counts (buffers, WAL,
+    ``read_bytes``); besides ``median_s``, ``p99_s`` and ``drift``.  Several scripts, by name and
+    each with its weight, are mixed as pgbench mixes them; each one's ``duration_s`` has its name as
+    case.  If any failed, ``serialization_failures`` and ``deadlocks`` are their parts of all
     transactions, and the times are those of the others; before 15 pgbench ends at the first one.
     ``report`` gets what pgbench says of its statements (``-r``).
 
-    Returns ``read_log``.  Raises CannotRun where there is no pgbench or no room for so many
-    ``clients``, ServerError when the server goes away, SpaceError when its disk is full, StudyError
-    when pgbench does not take the script.
+    Returns ``read_log``.  Raises CannotRun without pgbench or room for so many ``clients``,
+    ServerError when the server goes away, SpaceError when its disk is full, StudyError when pgbench
+    does not take the script.
     """
     trial.server.capabilities.require("pgbench")
     require(reason_no_room(trial.server, clients) if clients > 1 else None)
@@ -122,8 +122,8 @@ def pgbench(
     mix = {"": (script, 1)} if isinstance(script, str) else script
     texts = [text for text, _ in mix.values()]
     # Sessions of one thread would draw their scripts in the order in which they happen to end.
-    threads = min(clients, len(allowed_cores() or ()) or os.cpu_count() or 1)
-    threads = threads if isinstance(script, str) else clients
+    cores = len(allowed_cores() or ()) or os.cpu_count() or 1
+    threads = min(clients, cores) if isinstance(script, str) else clients
     options = ["-c", str(clients), "-j", str(threads), "-M", protocol, "-t", str(transactions + 2)]
     options += [f"--random-seed={seed}", *(["-r"] if report else [])]
     options += ["--failures-detailed"] if counts_failures(trial.server.capabilities.pgbench) else []
@@ -132,21 +132,46 @@ def pgbench(
         wrapped = [(_HEAD + text.rstrip() + _TAIL, weight) for text, weight in mix.values()]
         command = command_of(trial, directory, wrapped, given)
         command += [*options, "-l", f"--log-prefix={directory}/log"]
-        pages = trial.pages_of_tables()
-        with _held(trial, command, texts, clients) as (process, pids):
-            of = clients * transactions
-            with trial.measuring(step, of=of, sessions=pids, **where) as took:
-                _work(trial, pids)
-                took.counts = trial.counts(sessions=pids)
-                output = _ended(trial, process, texts)
-                log = read_log(directory)
-                if log.height != of:
-                    raise StudyError(f"pgbench ended after {log.height} of {of} transactions.")
-                latency = log["latency_s"].drop_nulls()
-                if latency.is_empty():
-                    raise StudyError(f"pgbench failed: none of {of} transactions succeeded.")
-                took.duration_s = of * float(latency.to_numpy().mean())
+        pages, of = trial.pages_of_tables(), clients * transactions
+        with (
+            _held(trial, command, texts, clients) as (process, pids),
+            trial.measuring(step, of=of, sessions=pids, **where) as took,
+        ):
+            _work(trial, pids)
+            took.counts = trial.counts(sessions=pids)
+            output = _ended(trial, process, texts)
+            log = _whole_log(directory, of)
+            took.duration_s = of * float(log["latency_s"].drop_nulls().to_numpy().mean())
     wait_until_gone(trial.server, pids)  # their end is no part of another server's turn
+    names = [] if isinstance(script, str) else [*script]
+    _record(trial, step, log, pages=pages, where=where, names=names)
+    if report is not None:
+        report(output)
+    if isinstance(script, str):
+        trial.ran(step, case, script, variables)
+    return log
+
+
+def _whole_log(directory: Path, of: int) -> pl.DataFrame:
+    log = read_log(directory)
+    if log.height != of:
+        raise StudyError(f"pgbench ended after {log.height} of {of} transactions.")
+    if not log["latency_s"].count():
+        raise StudyError(f"pgbench failed: none of {of} transactions succeeded.")
+    return log
+
+
+def _record(
+    trial: Trial,
+    step: str,
+    log: pl.DataFrame,
+    *,
+    pages: Counts | None,
+    where: dict[str, Any],
+    names: Sequence[str],
+) -> None:
+    """Record what the log says, of each script in a mix by name, and pages before 9.1."""
+    of, latency = log.height, log["latency_s"].drop_nulls()
     if pages is not None:
         for metric, number in (trial.pages_of_tables() or pages).since(pages).items():
             trial.record(step, metric, number / of, UNITS[metric], **where)
@@ -156,14 +181,9 @@ def pgbench(
     for outcome, metric in FAILURES.items():
         if number := log["outcome"].to_list().count(outcome):
             trial.record(step, metric, number / of, "of transactions", **where)
-    if report is not None:
-        report(output)
-    if isinstance(script, str):
-        trial.ran(step, case, script, variables)
-        return log
-    for number, mean in log.group_by("script").agg(pl.col("latency_s").mean()).drop_nulls().rows():
-        trial.record(step, "duration_s", mean, "s", iteration=iteration, case=[*script][number])
-    return log
+    means = log.group_by("script").agg(pl.col("latency_s").mean()).drop_nulls()
+    for number, mean in means.rows() if names else []:
+        trial.record(step, "duration_s", mean, "s", **{**where, "case": names[number]})
 
 
 @contextmanager
@@ -234,10 +254,10 @@ def _file(number: int) -> str:
 
 
 def read_log(directory: Path) -> pl.DataFrame:
-    """The transactions that a pgbench logged there, without each client's first and last.
+    """The transactions that pgbench logged, by their end, without each client's first and last.
 
     Columns: client (from 0), transaction (from 1), script (from 0), outcome (as logged: µs, or of
-    ``FAILURES``), latency_s (from its first statement to its last answer, or null); by their end.
+    ``FAILURES``), latency_s (from its first statement to its last answer, or null).
     """
     how: dict[str, Any] = {"separator": " ", "has_header": False, "infer_schema": False}
     logs = [

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
@@ -23,11 +23,8 @@ from pgservers.servers.serve import serve
 from pgservers.terminal import Progress, notice
 
 from ..records.code import code_digests
-from ..records.reading import (
-    AMONG_OTHERS,
-    infos_below,
-    is_of_this_host,
-)
+from ..records.reading import infos_below, is_of_this_host
+from ..records.samples import AMONG_OTHERS
 from ..records.writing import RecordWriter, fingerprint
 from ..rooms import rooms
 from .design import turn_order
@@ -60,8 +57,8 @@ class Measurement:
         prepare: Builds the state that an arm starts from, once per server and state.
         procedure: What is measured; each ``yield`` of a generator ends a turn.
         parameters: All of them, for the record; ``server``, ``blocks`` and ``seed`` are used.
-        settings: Those of every arm.
-        as_then: Settings of a plain run, with which today's servers work as the post's did.
+        settings: The server settings of every arm.
+        as_then: Settings of a plain run that make today's servers work as the post's did.
         pin: Whether client and managed servers share one core.
         limits: How ``limited`` limits servers.
         not_compared: The steps, or "step, case", that say nothing of a server, such as a warm-up.
@@ -91,15 +88,15 @@ def session(
     findings: Sequence[Finding] = (),
     progress: Progress | None = None,
 ) -> Iterator[Session]:
-    """Servers and a record for ``what``, by a design of its arms; completes the record at the end.
+    """Start the servers for ``what``, by a design of its arms; complete the record at the end.
 
     Nothing is measured, prepared or written before it is asked for.  An unfinished record of the
     same measurement is continued.  ``findings`` are the gate's; ``progress`` counts the arms of
-    blocks, by default in a bar of its own.  The caller has this host alone: see
+    blocks, by default in a bar of its own.  The caller has locked this host: see
     ``measure.measuring_here``.
 
-    Raises ServerError, SpaceError, or StudyError where nothing can be measured; an arm that cannot
-    run is left out, with its reason in the record.
+    Raises ServerError, SpaceError, or StudyError if nothing can be measured; an arm that cannot run
+    is left out, with its reason in the record.
     """
     settings = design.in_force(what.settings, what.as_then)
     is_pinned = what.pin and design.pin and hasattr(os, "sched_getaffinity")
@@ -305,6 +302,7 @@ class Session:
             )
 
     def _restore(self, arm: Arm, rows: list[tuple[Any, ...]], session: int) -> None:
+        """Give the arm's server its state, prepared if need be; add those samples to ``rows``."""
         server = self._instances[arm.name]
 
         def build() -> None:
@@ -318,9 +316,8 @@ class Session:
 
     def _pinned(self, arm: Arm) -> AbstractContextManager[None]:
         """Pin this process to the core of a managed server."""
-        return on_core(
-            self.core if self._instances[arm.name].capabilities.has("processes") else None
-        )
+        is_managed = self._instances[arm.name].capabilities.has("processes")
+        return on_core(self.core if is_managed else None)
 
     def _group(self, block: int, group: int, arms: Sequence[Arm]) -> list[tuple[Any, ...]]:
         """Start every arm afresh, let the arms take turns until all are done, and stop them."""
@@ -347,11 +344,10 @@ class Session:
             self.design.note(self.info, trials)
         left_out = self.info["left_out"]
         for name, trial in trials.items():
-            told = [
-                {"arm": name, "step": s, "case": c, "reason": why}
-                for s, c, why in dict.fromkeys(trial.left_out)
-            ]
-            left_out += [cast("LeftOut", entry) for entry in told if entry not in left_out]
+            for step, case, why in trial.left_out:
+                entry: LeftOut = {"arm": name, "step": step, "case": case, "reason": why}
+                if entry not in left_out:
+                    left_out.append(entry)
         return [row for name, trial in trials.items() if name not in self.not_run
                 for row in trial.rows]  # fmt: skip
 

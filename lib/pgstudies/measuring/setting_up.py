@@ -83,7 +83,7 @@ def setup_of(session: Session, blocks: int) -> Setup:
 
 
 def intention(setup: Setup, path: Path) -> str:
-    """Say what the run will do, and how long the last run like it took on this machine."""
+    """A sentence on what the run will do, and how long the last run like it took here."""
     seen = [path.parent / name for name in setup["seen"] if (path.parent / name).is_dir()]
     block_s = read_record(seen[-1]).block_s if seen else None
     took = f", {rough_duration(setup['blocks'] * block_s)} as in {seen[-1].name}" if block_s else ""
@@ -97,7 +97,7 @@ def intention(setup: Setup, path: Path) -> str:
 def tell_of_changes(design: Design, setup: Setup, room: Room | None) -> None:
     """Say what changed in the notebook since the record that this run would have continued.
 
-    It has these parameters.  Nothing is said again once a record was made of what is there now.
+    That record has the same parameters.  Once a record of today's code exists, nothing is said.
     """
     size = {name: v for name, v in setup["parameters"].items() if name != "blocks"}
     found = [

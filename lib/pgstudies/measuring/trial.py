@@ -16,7 +16,7 @@ from pgservers.host.hardware import InstructionCounter
 from pgservers.host.usage import device_bytes, scheduled
 from pgservers.servers.managed import ManagedServer
 
-from ..records.reading import AMONG_OTHERS, UNDISTURBED
+from ..records.samples import AMONG_OTHERS, UNDISTURBED
 from .cold import can_evict, drop_from_page_cache, evict, reason_not_cold
 from .counters import UNITS, Counts, StatementCounters, pages_of_tables
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Took:
-    """How long it took (s), set by the caller; and the totals, if taken before its end."""
+    """How long a body took (s), set by the body; and the totals, if taken before its end."""
 
     duration_s: float = 0.0
     counts: Counts | None = None
@@ -124,9 +124,9 @@ class Trial:
     def parts(self, among_others: int) -> Iterator[int]:
         """Do a turn's work several times among other arms' turns, and then once undisturbed.
 
-        The first passes, which find other arms' data in the caches, are recorded as *among others*,
-        the last, by which effects are judged, as *undisturbed*.  With 0 there is one pass, among
-        others, as in a turn without parts.  Yields the number of the pass, from 0.
+        The first passes find other arms' data in the caches and are recorded as *among others*; the
+        last, by which effects are judged, as *undisturbed*.  With 0 there is one pass, among
+        others.  Yields the number of the pass, from 0.
         """
         for number in range(among_others + 1):
             self.part = UNDISTURBED if 0 < number == among_others else AMONG_OTHERS
@@ -181,14 +181,18 @@ class Trial:
     ) -> None:
         """Run a short statement once for each row of ``parameters``, and record the mean of one.
 
-        Parameters are $1, $2, … in the query.  It is prepared once on a connection, however often
-        this is called.  Through psycopg's libpq layer: for a statement of a few microseconds a
-        cursor costs as much as the statement.  Rows are received and thrown away.  Raises
-        psycopg.Error, and StudyError when there is no row of parameters.
+        Parameters are $1, $2, … in the query, which is prepared once on a connection.  Runs through
+        psycopg's libpq layer: for a statement of a few microseconds a cursor costs as much as the
+        statement.  Rows are received and thrown away.  Raises psycopg.Error, and StudyError if
+        there is no row of parameters.
         """
         if not parameters:
             raise StudyError(f"There is nothing to run for {step}.")
-        pgconn, name = self.connection.pgconn, self._name_of(query)
+        pgconn = self.connection.pgconn
+        if query not in self._prepared:
+            self._prepared[query] = b"pgstudies_%d" % len(self._prepared)
+            _check(pgconn.prepare(self._prepared[query], query.encode()))
+        name = self._prepared[query]
         rows = [[str(value).encode() for value in row] for row in parameters]
         where: dict[str, Any] = {"iteration": iteration, "case": case}
         with self.measuring(step, of=len(rows), **where) as took:
@@ -198,14 +202,6 @@ class Trial:
                 if result.status != pq.ExecStatus.TUPLES_OK:
                     _check(result)
             took.duration_s = (time.perf_counter_ns() - start) / 1e9
-
-    def _name_of(self, query: str) -> bytes:
-        """The name under which a query is prepared on this connection."""
-        name = self._prepared.get(query)
-        if name is None:
-            name = self._prepared[query] = b"pgstudies_%d" % len(self._prepared)
-            _check(self.connection.pgconn.prepare(name, query.encode()))
-        return name
 
     def each(
         self,
@@ -220,8 +216,8 @@ class Trial:
 
         Records ``duration_s`` (wall time from sending to answer), and ``cpu_s`` and
         ``instructions`` of the backend where they can be seen.  ``between`` is called after every
-        statement; its time does not count.  Through psycopg's libpq layer, rows thrown away.
-        Raises psycopg.Error, and StudyError when there is no statement.
+        statement; its time does not count.  Rows are thrown away, as in ``prepared``.  Raises
+        psycopg.Error, and StudyError if there is no statement.
         """
         if not statements:
             raise StudyError(f"There is no statement to run for {step}.")
@@ -254,9 +250,9 @@ class Trial:
     ) -> Iterator[Took]:
         """Record the duration set in the body, and the server's counters, divided by ``of``.
 
-        Without ``counters`` only the CPU time and the instructions of the trial's own backend;
-        with ``other_sessions`` all but those, as it has slept.  With the process numbers of
-        ``sessions`` the CPU time is theirs.
+        Without ``counters`` it records only the CPU time and the instructions of the trial's own
+        backend; with ``other_sessions`` all but those, as that has slept.  With the process numbers
+        of ``sessions`` the CPU time is theirs.
         """
         times = f"{step} × {of}" if of > 1 else step
         self.show(f"{times} {iteration or ''}")
@@ -302,18 +298,18 @@ class Trial:
         return pages_of_tables(self._observer)
 
     def counts(self, *, everything: bool = True, sessions: Sequence[int] = ()) -> Counts:
-        """The server's running totals, for what is measured between two looks at them.
+        """The server's running totals, to be read before and after what is measured.
 
-        Without ``everything`` only what its own backend did; with the process numbers of
-        ``sessions`` their CPU time in place of its own, and what they read besides.
+        Without ``everything`` only those of the trial's own backend.  With the process numbers of
+        ``sessions``, their CPU time in place of its own, and what they read as well.
         """
         shared = self._counters.read() if everything else Counts()
         if not self._sees_processes:
             return shared
         cpu, delay = scheduled(*(sessions or [self._backend]))
-        own = None if sessions else self._instructions
-        own_counts = {"instructions": own.read()} if own is not None else {}
-        found = replace(shared, cpu_s=cpu, run_delay_s=delay, **own_counts)
+        found = replace(shared, cpu_s=cpu, run_delay_s=delay)
+        if self._instructions is not None and not sessions:
+            found = replace(found, instructions=self._instructions.read())
         if not everything:
             return found
         if (disk := self.server.slow_disk) is not None and disk.limited:  # it is modelled

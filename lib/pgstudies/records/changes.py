@@ -17,10 +17,10 @@ _FILES = (".py", ".csv", ".toml")
 
 
 def what_changed(before: Setup, now: Setup, headings: Mapping[str, str]) -> str:
-    """The globals, settings, arms and modules that differ, each by its name and its heading.
+    """The globals, settings, arms and modules that differ, each with its heading.
 
-    ``headings`` are those that a notebook's globals stand under.  Empty where nothing differs, or
-    where one of the two does not know the digests of its code and the library's.
+    ``headings`` has the notebook's heading above each global.  Empty if nothing differs, or if one
+    of the two lacks the digests of its code or of the library.
     """
     old, new = before.get("code"), now.get("code")
     if not old or not new or not any("/" in name for name in old):
@@ -41,8 +41,8 @@ def what_changed(before: Setup, now: Setup, headings: Mapping[str, str]) -> str:
         f'{listed(names)} under "{heading}"' if heading else listed(names)
         for heading, names in sorted(places.items(), reverse=True)
     ]
-    more = len(found) - _MOST_NAMED
-    words += [f"{more} more"] if more > 0 else []
+    if len(found) > _MOST_NAMED:
+        words.append(f"{len(found) - _MOST_NAMED} more")
     return listed(words) if words else ""
 
 

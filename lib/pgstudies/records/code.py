@@ -37,14 +37,13 @@ def code_digests(
     parameters: Mapping[str, Any],
     also: Iterable[str] = (),
 ) -> dict[str, str]:
-    """Digests by the names of a notebook's globals, and of modules by their paths below lib/.
+    """Digests of a notebook's globals by name, and of modules by their paths below lib/.
 
-    Of a notebook those statements count, of the cells that were executed, that make what
-    ``functions`` reach: for each global the last one that binds it, and what changes it after that.
-    ``parameters`` are compared by themselves.  Of modules, whole: ``pgservers`` and ``pgstudies``,
-    but for analysis and charts; the module of a function; and what of the study's directory,
-    ``room``, and of ``pgapps`` these and the modules ``also`` import.  A room's tables count where
-    they are named.
+    A notebook's digests are of the executed statements that make what ``functions`` reach: for each
+    global the last one that binds it, and later ones that change it.  ``parameters`` do not count:
+    runs compare them on their own.  Modules count whole: ``pgservers`` and ``pgstudies`` without
+    analysis and charts; the module of a function; and modules of ``pgapps`` and of the study's
+    directory ``room`` that these or the modules ``also`` import.  A room's tables count if named.
     """
     inner = [inspect.unwrap(getattr(f, "func", f)) for f in functions.values()]
     spaces = (getattr(function, "__globals__", {}) for function in inner)
@@ -121,13 +120,13 @@ def _statements(cells: Iterable[str]) -> list[ast.stmt]:
 
 
 def _names(tree: ast.AST) -> set[str]:
-    """The names that it reads, including locals."""
+    """The names that a tree reads, including locals."""
     nodes = (n for n in ast.walk(tree) if isinstance(n, ast.Name))
     return {n.id for n in nodes if isinstance(n.ctx, ast.Load)}
 
 
 def _bound(statement: ast.stmt) -> set[str]:
-    """The globals that it binds."""
+    """The globals that a statement binds."""
     if isinstance(statement, _DEFINING):
         return {statement.name}
     nodes = [*ast.walk(statement)]
@@ -137,7 +136,7 @@ def _bound(statement: ast.stmt) -> set[str]:
 
 
 def _changed(statement: ast.stmt) -> set[str]:
-    """The globals whose values it changes."""
+    """The globals whose values a statement changes."""
     trees = statement.decorator_list if isinstance(statement, _DEFINING) else [statement]
     return {
         _base(node)
@@ -156,7 +155,7 @@ def _base(node: Any) -> str:
 def _reached(
     names: Iterable[str], known: set[str], statements: Sequence[ast.stmt]
 ) -> dict[str, list[ast.stmt]]:
-    """The statements that make ``names``, and what those read, but for what is ``known``."""
+    """The statements, by global, that make ``names`` and what they read, except ``known`` ones."""
     made: dict[str, list[ast.stmt]] = defaultdict(list)
     for statement in statements:
         reads, bound = _names(statement), _bound(statement)
@@ -177,7 +176,7 @@ def _reached(
 
 
 def _files(start: Iterable[Path], trees: Iterable[ast.AST], room: Path | None) -> set[Path]:
-    """The files that ``trees`` and ``start`` import, directly or not, of those that count."""
+    """The files that count: ``start``, arms.py, and what they and ``trees`` import, in depth."""
     arms = [room / "arms.py"] if room and (room / "arms.py").is_file() else []
     waiting = [*start, *arms, *(file for tree in trees for file in _named(tree, None, room))]
     found: set[Path] = set()

@@ -26,8 +26,8 @@ def open_case(transactions: int, nested: int = 0) -> str:
 def units_counted(record: Record) -> pl.DataFrame:
     """The instructions of one unit in each arm: arm, unit, open, nested, instructions, again.
 
-    ``open`` is the number of open transactions, ``nested`` that of the subtransactions of each,
-    ``again`` the second count, null without one.
+    ``open`` is the number of open transactions, ``nested`` that of the subtransactions in each, and
+    ``again`` the second count or null.
     """
     found = of_units(record, pl.col("metric") == INSTRUCTIONS)
     return found.group_by("arm", "unit", "open", "nested", maintain_order=True).agg(
@@ -37,7 +37,7 @@ def units_counted(record: Record) -> pl.DataFrame:
 
 
 def fullest_counts() -> Record | None:
-    """The complete record that counted most, of several the newest; None where there is none."""
+    """The complete record that counted most, the newest of several; None without one."""
     return fullest(counted_records())
 
 
@@ -56,10 +56,10 @@ def counted_records() -> list[Record]:
 def claims_counted() -> pl.DataFrame:
     """The ratios of claims in instructions: claim, by_commit, ratio, low, high, record.
 
-    ``low`` and ``high`` are the less and the more of two counts, where there are two.  A ratio is
-    of one record, the newest that has both sides of it: a count is the same in each, but two
-    records need not have the same programs.  ``by_commit`` is whether its arms are commits.  A
-    claim that no record counted is not there.
+    ``low`` and ``high`` are the smaller and the larger ratio if there are two counts.  Each ratio
+    is of one record, the newest that has both sides: counts repeat, but two records may be of
+    different programs.  ``by_commit`` says whether the arms are commits.  Claims without counts
+    have no row.
     """
     wanted = [r for room in rooms().values() for r in room.read("units.toml").get("ratio", [])]
     found: dict[tuple[str, bool], dict[str, Any]] = {}
@@ -74,8 +74,7 @@ def claims_counted() -> pl.DataFrame:
             by_commit = all(arm.startswith("commit-") for arm, _, _ in places)
             if (ratio["id"], by_commit) in found or not {*map(tuple, places)} <= counts.keys():
                 continue
-            both = [_ratio(ratio, counts, n) for n in (0, 1)]
-            known = [one for one in both if one is not None]
+            known = [r for n in (0, 1) if (r := _ratio(ratio, counts, n)) is not None]
             found[ratio["id"], by_commit] = {
                 "ratio": known[0],
                 "low": min(known),
@@ -95,11 +94,9 @@ def _ratio(wanted: dict[str, Any], counts: dict[Any, Any], which: int) -> float 
 
 def of_units(record: Record, which: pl.Expr) -> pl.DataFrame:
     """The samples of counts that are ``which``, with the columns unit, open and nested."""
-    holders = {"open": r"^(\d+) open", "nested": r", (\d+) in each$"}
+    case = pl.col("case").str
     return record.measured.filter(which).with_columns(
-        pl.col("step").alias("unit"),
-        *(
-            pl.col("case").str.extract(pattern).cast(pl.Int64).fill_null(0).alias(name)
-            for name, pattern in holders.items()
-        ),
+        unit="step",
+        open=case.extract(r"^(\d+) open").cast(pl.Int64).fill_null(0),
+        nested=case.extract(r", (\d+) in each$").cast(pl.Int64).fill_null(0),
     )

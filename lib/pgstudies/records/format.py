@@ -32,7 +32,7 @@ def _without_checksums(info: dict[str, Any]) -> dict[str, Any]:
 def _with_columns_for_names(info: dict[str, Any]) -> dict[str, Any]:
     """In format 2 ``copy_of`` was ``repeats``, and steps called "first ..." were not compared.
 
-    In a comparison ``of`` was ``plays``, and what a server is stood by arm and side.
+    In a comparison ``of`` was ``plays``, and the facts of servers were by arm and side.
     """
     for arm in info.get("arms", []):
         arm["copy_of"] = arm.pop("repeats")
@@ -74,7 +74,8 @@ def info_in(content: bytes, name: Path | str) -> Info:
         own = _digest(info)
     except (UnicodeEncodeError, RecursionError):
         raise damaged(name, "it has text that is not Unicode") from None
-    if version > 1 and own != _recorded_digest(info):
+    files = info.get("sha256")
+    if version > 1 and own != (files.get(INFO) if isinstance(files, dict) else None):
         raise damaged(name, "it is not as it was written")
     try:
         for older in range(version, FORMAT_VERSION):
@@ -109,18 +110,13 @@ def sha256(content: bytes) -> str:
 
 
 def damaged(file: Path | str, why: str) -> StudyError:
-    """The sentence for a file that differs from its checksum."""
+    """The error for a file that cannot be as it was written."""
     return StudyError(f"{file} is damaged: {why.rstrip('.')}; restore it from a copy or remove it.")
 
 
 def _digest(info: Mapping[str, Any]) -> str:
-    """Of everything in record.json but this digest itself."""
+    """The checksum of everything in record.json but this checksum itself."""
     files = info.get("sha256")
     if isinstance(files, dict):
         info = {**info, "sha256": {name: files[name] for name in files if name != INFO}}
     return sha256(json.dumps(info, sort_keys=True, ensure_ascii=False).encode())
-
-
-def _recorded_digest(info: Mapping[str, Any]) -> object:
-    files = info.get("sha256")
-    return files.get(INFO) if isinstance(files, dict) else None

@@ -1,8 +1,8 @@
 """The contents of record.json, with the type of each entry.
 
-``info_in`` checks a file against ``Info``, so that what stands here is what there is.  An entry
-that is ``NotRequired`` came with a later format, or belongs to one kind of run.  An application
-that keeps more has a type of its own for it, and checks it where it reads.
+``info_in`` checks every file against ``Info``.  An entry that is ``NotRequired`` came with a later
+format, or belongs to one kind of run.  An application that keeps more has a type of its own for it,
+and checks it where it reads.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Session(TypedDict):
 
 
 class Setup(TypedDict):
-    """What is known before the first block; ``arms`` learn why they cannot run, servers what is."""
+    """What is known before the first block; ``arms`` and servers are updated during the run."""
 
     parameters: dict[str, Any]
     arms: list[ArmFacts]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import glob
-import io
 import json
 import os
 import re
@@ -23,7 +22,8 @@ from pgservers.paths import records_dir
 from pgservers.terminal import say
 
 from ..rooms import rooms
-from .format import INFO, SAMPLES, damaged, info_in, sha256
+from .format import INFO, SAMPLES, damaged, info_in
+from .samples import SAMPLES_SCHEMA, completed, samples_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,27 +34,6 @@ T = TypeVar("T")
 
 LOCK = ".lock"
 """A writer holds this file of the record's directory locked for as long as it lives."""
-
-AMONG_OTHERS, UNDISTURBED = "among others", "undisturbed"
-"""The parts of a turn: what is done while caches still hold what other arms' turns left there, and
-what is done after that, as if the arm ran alone.  A turn without parts is all among others."""
-
-SAMPLES_SCHEMA: dict[str, pl.DataType] = {
-    "block": pl.Int32(),  # from 1; 0 is the preparation of a state, done once
-    "group": pl.Int32(),  # of arms that were up together, from 1
-    "turn": pl.Int32(),  # of the arm in its block, from 1
-    "position": pl.Int32(),  # place among the arms that took this turn, from 1
-    "part": pl.String(),  # of the turn: AMONG_OTHERS or UNDISTURBED
-    "arm": pl.String(),
-    "case": pl.String(),
-    "step": pl.String(),
-    "iteration": pl.Int32(),
-    "metric": pl.String(),
-    "value": pl.Float64(),
-    "unit": pl.String(),
-    "started_at": pl.Datetime("us", "UTC"),
-}
-"""The columns of samples, one row per measured value."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +57,7 @@ class Record:
     def arms(self) -> pl.DataFrame:
         """The arms in declared order: name, description, baseline, copy_of, server, not_run.
 
-        ``server`` is the version, such as PostgreSQL 18.6; null where there was no server.
+        ``server`` is its version, such as PostgreSQL 18.6, or null.
         """
         columns = ["name", "description", "baseline", "copy_of", "not_run"]
         schema = dict.fromkeys(columns, pl.String()) | {"baseline": pl.Boolean()}
@@ -181,7 +160,7 @@ class Record:
     def timeline(self) -> pl.DataFrame:
         """When each arm ran in each block: block, position, arm, started_at, finished_at, busy_s.
 
-        All arms of a block are up at once; busy_s is what an arm's own turns took together.
+        busy_s is how long the arm's own turns took together, as all arms of a block are up at once.
         """
         times = pl.col("started_at", "finished_at").str.to_datetime(time_unit="us", time_zone="UTC")
         schema: dict[str, pl.DataType] = dict.fromkeys(["block", "position"], pl.Int32())
@@ -207,7 +186,7 @@ class Record:
 
 
 def built_with(server: Mapping[str, Any]) -> str | None:
-    """Compiler and optimization in record.json, "gcc 7.5.0, -Os", as far as known; else None."""
+    """Compiler and optimization of a server in record.json, as in "gcc 7.5.0, -Os", or None."""
     compiler = _COMPILER.search(server.get("build") or "")
     levels = [word for word in (server.get("cflags") or "").split() if word.startswith("-O")]
     name = [" ".join(compiler.groups())] if compiler else []
@@ -222,7 +201,7 @@ _COMPILER = re.compile(
 
 
 def builds_note(info: Info) -> str | None:
-    """How the servers of a record were built, where that differs from arm to arm; else None."""
+    """How the servers of a record were built, if that differs from arm to arm; else None."""
     found: dict[str, list[str]] = {}
     for server in _servers_of(info, [arm for arm in info["arms"] if arm["not_run"] is None]):
         number = version_number(server.get("version_text"))
@@ -263,10 +242,9 @@ def size_of(info: Setup) -> dict[str, Any]:
 
 
 def newest_on_most_cores(found: Iterable[tuple[Path, Info]]) -> Path | None:
-    """The newest of records that are given oldest first, but for those on fewer cores than another.
+    """The newest of the records on most cores, which are given oldest first; None without one.
 
-    A run that was kept to some of the cores (``taskset``) is shown beside the others, and does not
-    take their place.  None where there is no record.
+    A run that was kept to some of the cores (``taskset``) does not take the place of others.
     """
     cores = {place: cores_of(info) or 0 for place, info in found}
     most = max(cores.values(), default=0)
@@ -274,7 +252,7 @@ def newest_on_most_cores(found: Iterable[tuple[Path, Info]]) -> Path | None:
 
 
 def version_number(version_text: str | None) -> str:
-    """17.2 of "PostgreSQL 17.2 on x86_64…", as a server tells its version; "unknown" of nothing."""
+    """The release in a server's version, 17.2 in "PostgreSQL 17.2 on x86_64…", or "unknown"."""
     return next(iter((version_text or "").removeprefix("PostgreSQL ").split()), "unknown")
 
 
@@ -290,12 +268,6 @@ def made_where(server: str | None, host: str | None, date: str, profile: str | N
     return f"PostgreSQL {version_number(server)} on {host or 'unknown'}, {date[:10]}, {size}"
 
 
-_LARGEST_INFO, _LARGEST_SAMPLES = 32_000_000, 1_000_000_000  # bytes
-
-_UNITS_OF_OLD = {"blocks": "pages", "block number": "page number"}
-"""Units of formats 1 and 2 by their present names."""
-
-
 def read_record(path: str | Path) -> Record:
     """The record in directory ``path``, finished or not.  Raises StudyError if it is unreadable."""
     directory = existing_directory(path)
@@ -307,9 +279,7 @@ def read_record(path: str | Path) -> Record:
     ]
     samples = pl.concat(frames) if frames else pl.DataFrame(schema=SAMPLES_SCHEMA)
     copies = {arm["name"]: arm["copy_of"] for arm in info["arms"]}
-    copy_of = pl.col("arm").replace_strict(copies, default=None, return_dtype=pl.String())
-    unit = pl.col("unit").replace(_UNITS_OF_OLD)
-    record = Record(directory, info, _with_after(samples.with_columns(unit, copy_of=copy_of)))
+    record = Record(directory, info, completed(samples, copies))
     try:
         _ = record.timeline
     except (pl.exceptions.PolarsError, TypeError, ValueError):
@@ -317,63 +287,17 @@ def read_record(path: str | Path) -> Record:
     return record
 
 
-def samples_in(content: bytes, checksum: str | None, name: Path | str) -> pl.DataFrame:
-    """The samples in the contents of a Parquet file, with the columns of ``SAMPLES_SCHEMA``.
-
-    ``checksum`` is its SHA-256 in record.json, None for a record of format 1.  Raises StudyError,
-    which calls the file ``name``, when it was changed or is damaged.
-    """
-    if checksum is not None and sha256(content) != checksum:
-        raise damaged(name, "its SHA-256 is not the one in record.json")
-    try:
-        samples = pl.read_parquet(io.BytesIO(content))
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        raise damaged(name, (str(error).splitlines() or ["it is not Parquet"])[0]) from None
-    samples = _with_places(samples)
-    if samples.schema != SAMPLES_SCHEMA:
-        raise damaged(name, "its columns are not those of samples")
-    return samples
-
-
 def readable_records(paths: Iterable[str | Path]) -> Iterator[Record]:
     """The records at ``paths``, in order, skipping with a notice those that cannot be read."""
     return (record for _, record in _skipping(map(Path, paths), read_record))
 
 
-def _with_places(samples: pl.DataFrame) -> pl.DataFrame:
-    """The samples, also of a record from before arms took turns, or before turns had parts."""
-    place: dict[str, Any] = dict.fromkeys(["group", "turn"], pl.lit(1, pl.Int32()))
-    place["part"] = pl.lit(AMONG_OTHERS)
-    for lacking in (place, {"part": place["part"]}):
-        if samples.columns == [name for name in SAMPLES_SCHEMA if name not in lacking]:
-            return samples.with_columns(**lacking).select(list(SAMPLES_SCHEMA))
-    return samples
-
-
-def _with_after(samples: pl.DataFrame) -> pl.DataFrame:
-    """The samples, with the arm whose turn was the one before; null where it left no sample."""
-    at = ["block", "group", "turn", "position"]
-    turns = samples.filter(pl.col("block") > 0).select(*at, "arm").unique().sort(at)
-    last = pl.col("position").max().over("block", "group", "turn")
-    before = (
-        pl.col("turn", "position", "arm").shift(1).over("block", "group").name.prefix("before_")
-    )
-    turn, position = pl.col("before_turn"), pl.col("before_position")
-    in_round = (turn == pl.col("turn")) & (position == pl.col("position") - 1)
-    # An arm that ended, or left no sample, may have had the last turn of the round before.
-    in_last = (pl.col("position") == 1) & (turn == pl.col("turn") - 1) & (position >= last)
-    after = turns.with_columns(before).select(
-        *at, "arm", after=pl.when(in_round | in_last).then("before_arm")
-    )
-    return samples.join(after, on=[*at, "arm"], how="left", maintain_order="left")
-
-
 def find_record(study: str, path: str | Path) -> Path:
-    """The record at ``path``, or the newest complete one of ``study`` below that directory.
+    """The record at ``path``, or the one below that directory that stands for ``study``.
 
-    Links that lead out of the directory are not followed.  Which record is the newest says
-    ``newest_on_most_cores``.  Of a study that counts instructions it is
-    the one that counted most: a later count of a few units does not take its place.
+    That is the complete one of ``newest_on_most_cores``; for a study that counts instructions the
+    complete one that counted most, which a later count of a few units does not replace.  Links that
+    lead out of the directory are not followed.  Raises StudyError if there is none.
     """
     directory = existing_directory(path)
     if os.path.lexists(directory / INFO):
@@ -449,17 +373,18 @@ def infos_below(base: Path, study: str | None) -> Iterator[tuple[Path, Info]]:
 
 def alike_before(study: str, info: Setup) -> list[str]:
     """The names of complete records like the run that begins: their results may be known."""
-    own = json.loads(json.dumps(conditions(info), default=str))
-    bases = (records_dir(), paths.REFERENCE_RECORDS)
-    return sorted(
-        {
-            path.name
-            for base in bases
-            for path, other in infos_below(base, study)
-            if other["status"] == "complete"
-            and json.loads(json.dumps(conditions(other), default=str)) == own
-        }
-    )
+
+    def plain(of: Setup) -> object:
+        return json.loads(json.dumps(conditions(of), default=str))
+
+    own = plain(info)
+    names = {
+        path.name
+        for base in (records_dir(), paths.REFERENCE_RECORDS)
+        for path, other in infos_below(base, study)
+        if other["status"] == "complete" and plain(other) == own
+    }
+    return sorted(names)
 
 
 def is_of_this_host(info: Info) -> bool:
@@ -486,7 +411,7 @@ def _whole_info(directory: Path) -> Info:
 
 
 def sample_files(directory: Path, info: Info) -> list[str]:
-    """The names of the files that the samples are in; raises StudyError where one is missing."""
+    """The names of the files that hold the samples; raises StudyError if one is missing."""
     if info["sha256"] is not None:
         names = sorted(name for name in info["sha256"] if name != INFO)
     elif info["status"] == "complete":
@@ -503,9 +428,9 @@ def sample_files(directory: Path, info: Info) -> list[str]:
 
 
 def content_of(directory: Path, name: str) -> bytes:
-    """A file of a record, which may be somebody else's: raises what ``read_within`` does."""
-    largest = _LARGEST_SAMPLES if name.endswith(".parquet") else _LARGEST_INFO
-    return read_within(directory, name, largest)
+    """A file of a record, which may be a stranger's; raises what ``read_within`` raises."""
+    largest_bytes = 1_000_000_000 if name.endswith(".parquet") else 32_000_000
+    return read_within(directory, name, largest_bytes)
 
 
 def _skipping(places: Iterable[Path], read: Callable[[Path], T]) -> Iterator[tuple[Path, T]]:

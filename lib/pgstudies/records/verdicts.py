@@ -51,7 +51,7 @@ def reference_verdicts(study: str) -> Reference | None:
 
 
 def together_file(study: str) -> Path:
-    """The verdicts of all reference records of a study; in place of a mark it names the newest."""
+    """The file of the verdicts of all reference records of a study together."""
     return paths.REFERENCE_RECORDS / study / VERDICTS
 
 

@@ -22,7 +22,8 @@ from pgservers.paths import records_dir
 from pgservers.terminal import say
 
 from .format import INFO, SAMPLES, info_text, sha256
-from .reading import LOCK, SAMPLES_SCHEMA, Record, infos_below, is_of_this_host, read_record
+from .reading import LOCK, Record, infos_below, is_of_this_host, read_record
+from .samples import SAMPLES_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -78,10 +79,10 @@ class RecordWriter:
 
     @classmethod
     def resume(cls, study: str, mark: str) -> Self | None:
-        """Reopen the newest unfinished record of ``study`` with this fingerprint, if there is one.
+        """Reopen the newest unfinished record of ``study`` with this fingerprint, or return None.
 
-        One that a live process is still writing is left alone, and so is one without checksums or
-        from another host.
+        Records that a live process still writes, and those without checksums or of another host,
+        are left alone.
         """
         for path, info in reversed(list(infos_below(records_dir(), study))):
             is_ours = info["status"] != "complete" and info.get("fingerprint") == mark
@@ -103,7 +104,7 @@ class RecordWriter:
         return {int(name) for name in names if name.isdigit() and int(name) > 0}
 
     def forget_half_written(self) -> None:
-        """Remove what a killed run left of a block, damaged ones, and their times."""
+        """Remove temporary files, unfinished and damaged blocks, and their times."""
         for aside in self.path.glob(".*.tmp"):
             aside.unlink()
         sums, whole = self._sums, {}
@@ -138,7 +139,7 @@ class RecordWriter:
     def finish(self, *, to_be_read: bool = False) -> Record:
         """Join the blocks into samples.parquet, mark the record complete and return it.
 
-        One ``to_be_read`` is ``unread`` if this process ends before ``mark_read`` is called.
+        With ``to_be_read`` it is ``unread`` if this process ends before ``mark_read`` is called.
         """
         samples = read_record(self.path).samples.select(list(SAMPLES_SCHEMA))
         content = parquet_bytes(samples.sort("block", "started_at", maintain_order=True))
@@ -178,7 +179,7 @@ class RecordWriter:
 
     @property
     def _sums(self) -> dict[str, str]:
-        """The checksums of the files, which every record that is written has."""
+        """The checksums of the files, which only records of format 1 lack."""
         sums = self.info["sha256"]
         assert sums is not None
         return sums

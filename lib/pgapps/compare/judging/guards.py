@@ -16,15 +16,14 @@ from pgstudies.records.reading import built_with
 from ..design import BASELINE, CANDIDATE
 from .independence import autocorrelation
 from .layout import layout
-from .measured import CPU, PLACE, TIME, clock_effects, rounds_of
+from .measured import CPU, IS_COMPARED_SIDE, PLACE, TIME, clock_effects, rounds_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from .measured import Measured
 
-
-SCHEMA: dict[str, pl.DataType] = {
+_SCHEMA: dict[str, pl.DataType] = {
     "guard": pl.String(),
     "passed": pl.Boolean(),
     "decisive": pl.Boolean(),
@@ -56,10 +55,14 @@ class GuardResult(NamedTuple):
 def check(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:
     """Every guard and its finding, one row each.
 
-    Columns: guard, passed (null where it could not be checked), decisive (whether a step for which
-    it failed is undecided), steps (those for which it failed; null for all of them), sentence.
+    Columns: guard, passed (null if it could not be checked), decisive (whether a step for which it
+    failed is undecided), steps (for which it failed; null for all), sentence.
     ``effects`` are those of ``with_layout``.
     """
+    times = rounds_of(measured, pl.col("metric").is_in([TIME, CPU])).join(
+        effects, on=[*PLACE, "metric"], how="semi"
+    )
+    margin = float(effects["margin"].max() or 0.0)  # type: ignore[arg-type]
     rows = [
         ("settings", True, settings(measured)),
         ("builds", True, builds(measured)),
@@ -68,14 +71,14 @@ def check(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:
         ("plans", False, _plans(measured)),
         ("both sides", True, _both_sides(measured)),
         ("clock", True, _clock(measured, effects)),
-        *_diagnosed(measured, effects),
+        *diagnosed(times, margin=margin),
         ("independence", True, independence(effects)),
         ("layout", False, GuardResult(*layout(measured, effects))),
         ("machine", False, _machine(measured)),
     ]
     return pl.DataFrame(
         [{"guard": name, "decisive": decisive} | found._asdict() for name, decisive, found in rows],
-        schema=SCHEMA,
+        schema=_SCHEMA,
     )
 
 
@@ -104,19 +107,6 @@ def differing_plans(measured: Sequence[Measured]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()))
 
 
-def differing_rows(measured: Sequence[Measured]) -> pl.DataFrame:
-    """Rows that only one side returned: study, of, step (with the case), side, row."""
-    rows = [
-        (m.study, entry["of"], entry["step"], *row)
-        for m in measured
-        for info in m.infos[-1:]
-        for entry in info.get("rows", [])  # records of before do not have it
-        for row in entry["rows"]
-    ]
-    columns = ["study", "of", "step", "side", "row"]
-    return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()), orient="row")
-
-
 def _nodes(plan: str) -> list[str]:
     """The lines of a plan, or of several, that name its nodes.
 
@@ -134,8 +124,6 @@ def _results(measured: Sequence[Measured]) -> GuardResult:
     different, random, alike = [], [], 0
     for m in measured:
         seen = m.samples.filter((pl.col("metric") == "result") | (pl.col("unit") == "rows"))
-        if seen.is_empty():
-            continue
         keys = [*PLACE, "metric", "iteration", "block"]
         for place, part in seen.group_by(*PLACE, "metric", maintain_order=True):
             wide = part.pivot("side", index=keys, values="value", aggregate_function="sum")
@@ -153,43 +141,36 @@ def _results(measured: Sequence[Measured]) -> GuardResult:
     if different:
         chance = "" if any(m.samples.filter(_IS_COPY).height for m in measured) else _CHANCE
         names = named(list(dict.fromkeys(different)))
-        return GuardResult(
-            passed=False, sentence=f"The two answer differently: {names}.{chance}", steps=different
-        )
+        return GuardResult(False, f"The two answer differently: {names}.{chance}", different)
     if not alike:
-        return GuardResult(passed=None, sentence=f"No result could be compared.{drawn}")
-    return GuardResult(passed=True, sentence=f"{alike:,} results are the same on both.{drawn}")
+        return GuardResult(None, f"No result could be compared.{drawn}")
+    return GuardResult(True, f"{alike:,} results are the same on both.{drawn}")
 
 
 def _plans(measured: Sequence[Measured]) -> GuardResult:
-    known = sum(
-        len(plans) for m in measured for info in m.infos for plans in info["plans"].values()
-    )
-    if not known:
-        return GuardResult(passed=None, sentence="No plan could be had.")
+    if not any(plans for m in measured for info in m.infos for plans in info["plans"].values()):
+        return GuardResult(None, "No plan could be had.")
     differing = differing_plans(measured).height
     if differing:
         plans = "1 plan is" if differing == 1 else f"{differing} plans are"
-        return GuardResult(
-            passed=False, sentence=f"{plans} not the same on both; the report shows them."
-        )
-    return GuardResult(passed=True, sentence="Every statement has the same plan on both.")
+        return GuardResult(False, f"{plans} not the same on both; the report shows them.")
+    return GuardResult(True, "Every statement has the same plan on both.")
 
 
 def _both_sides(measured: Sequence[Measured]) -> GuardResult:
+    timed = (m.samples.filter(IS_COMPARED_SIDE, metric=TIME) for m in measured)
+    one_sided = [
+        step_name(place)
+        for of_study in timed
+        for place, part in of_study.group_by(*PLACE, maintain_order=True)
+        if part["side"].n_unique() == 1
+    ]
     not_run = not_compared(measured)
-    one_sided = []
-    sides = {BASELINE, CANDIDATE}
-    for m in measured:
-        timed = m.samples.filter(pl.col("metric") == TIME, pl.col("side").is_in(list(sides)))
-        for place, part in timed.group_by(*PLACE, maintain_order=True):
-            if set(part["side"]) != sides:
-                one_sided.append(step_name(place))
     left_out = f" Not compared: {named(not_run)}." if not_run else ""
     if one_sided:
         sentence = f"Measured on one side only: {named(one_sided)}.{left_out}"
-        return GuardResult(passed=False, sentence=sentence, steps=one_sided)
-    return GuardResult(passed=True, sentence=f"Every step was measured on both sides.{left_out}")
+        return GuardResult(False, sentence, one_sided)
+    return GuardResult(True, f"Every step was measured on both sides.{left_out}")
 
 
 def not_compared(measured: Sequence[Measured]) -> list[str]:
@@ -212,9 +193,9 @@ def not_compared(measured: Sequence[Measured]) -> list[str]:
 def beyond_cpu(measured: Sequence[Measured], effects: pl.DataFrame) -> tuple[pl.DataFrame, bool]:
     """The steps judged by CPU time whose wall time changes by more or less than CPU time explains.
 
-    One session's second more on the processor explains a second of wall time, whatever else is in
-    it, such as the client's own work.  Columns: ``PLACE`` and factor, wall time over what CPU time
-    explains.  The other value is whether there are blocks enough to tell.
+    One more second of a session on the processor explains one more second of wall time, even if
+    wall time holds other work, such as the client's.  Columns: ``PLACE`` and factor, wall time over
+    what CPU time explains.  The second value is whether there are enough blocks to tell.
     """
     by_cpu = effects.filter(pl.col("metric") == CPU)
     none = by_cpu.select(*PLACE, factor=pl.col("ratio"))
@@ -256,23 +237,21 @@ def _clock(measured: Sequence[Measured], effects: pl.DataFrame) -> GuardResult:
     """
     count = effects.filter(pl.col("metric") == CPU).height
     if not count:
-        return GuardResult(passed=True, sentence="Wall time judges every step.")
+        return GuardResult(True, "Wall time judges every step.")
     found, is_enough = beyond_cpu(measured, effects)
     says = pl.col("says").is_in(["slower", "faster"]) & (pl.col("says") == pl.col("verdict"))
     agreed = effects.join(clock_effects(measured, effects), on=PLACE).filter(says)
     same = _told(found.join(agreed, on=PLACE, how="semi", maintain_order="left"))
     found = found.join(agreed, on=PLACE, how="anti", maintain_order="left")
     if found.height:
-        sentence = f"CPU time and wall time disagree. {_told(found)}."
         names = [step_name(place) for place in found.select(PLACE).rows()]
-        return GuardResult(passed=False, sentence=sentence, steps=names)
+        return GuardResult(False, f"CPU time and wall time disagree. {_told(found)}.", names)
     if not is_enough:
-        return GuardResult(passed=None, sentence="Too few blocks to tell.")
-    steps = f"{count} step{'s' if count != 1 else ''}"
-    sentence = f"CPU time judges {steps}, and explains how wall time changes."
+        return GuardResult(None, "Too few blocks to tell.")
+    judges = f"CPU time judges {count} step{'s' if count != 1 else ''}"
     if same:
-        sentence = f"CPU time judges {steps}. Where it explains too much, both agree: {same}."
-    return GuardResult(passed=True, sentence=sentence)
+        return GuardResult(True, f"{judges}. Where it explains too much, both agree: {same}.")
+    return GuardResult(True, f"{judges}, and explains how wall time changes.")
 
 
 def _told(found: pl.DataFrame) -> str:
@@ -283,15 +262,6 @@ def _told(found: pl.DataFrame) -> str:
             for *place, factor in found.select(*PLACE, "factor").rows()
         ]
     )
-
-
-def _diagnosed(
-    measured: Sequence[Measured], effects: pl.DataFrame
-) -> list[tuple[str, bool, GuardResult]]:
-    times = rounds_of(measured, pl.col("metric").is_in([TIME, CPU])).join(
-        effects, on=[*PLACE, "metric"], how="semi"
-    )
-    return diagnosed(times, margin=float(effects["margin"].max() or 0.0))  # type: ignore[arg-type]
 
 
 def diagnosed(times: pl.DataFrame, *, margin: float) -> list[tuple[str, bool, GuardResult]]:
@@ -311,11 +281,11 @@ def _of_check(looked: pl.DataFrame, name: str, margin: float) -> GuardResult:
     if found.height:
         places = [step_name([row[c] for c in PLACE]) for row in found.iter_rows(named=True)]
         findings = [f"{p}: {s}" for p, s in zip(places, found["sentence"], strict=True)]
-        return GuardResult(passed=False, sentence=f"{named(findings)}.", steps=places)
+        return GuardResult(False, f"{named(findings)}.", places)
     if looked.filter(pl.col("least") <= LEVEL).height:
-        return GuardResult(passed=True, sentence=_CHECKS[name])
+        return GuardResult(True, _CHECKS[name])
     lacking = "blocks, or turns in a block," if name in _EXPLAIN else "blocks"
-    return GuardResult(passed=None, sentence=f"Too few {lacking} to tell.")
+    return GuardResult(None, f"Too few {lacking} to tell.")
 
 
 def independence(effects: pl.DataFrame) -> GuardResult:
@@ -325,10 +295,10 @@ def independence(effects: pl.DataFrame) -> GuardResult:
     if math.isnan(correlation):
         return GuardResult(None, "Too few blocks to tell.")
     if p_value > LEVEL:
-        return GuardResult(passed=True, sentence="No block's differences follow those of the last.")
+        return GuardResult(True, "No block's differences follow those of the last.")
     return GuardResult(
-        passed=False,
-        sentence=f"A block's differences are like those of the block before (autocorrelation "
+        False,
+        f"A block's differences are like those of the block before (autocorrelation "
         f"{correlation:.2f}), so the intervals are too narrow: look for what comes and goes on "
         f"this machine.",
     )
@@ -345,21 +315,19 @@ _CHECKS = {
 _EXPLAIN = ("settling", CARRY_OVER)
 
 LEVEL = FALSE_ALARMS / (2 + len(_CHECKS) - len(_EXPLAIN))
-"""The level of each of those that decide: these checks, independence and the clock.  Fewer than 9
-blocks cannot reach it."""
+"""The level of each guard that decides: the checks but ``_EXPLAIN``, independence and the clock.
+Fewer than 9 blocks cannot reach it."""
 
 
 def _machine(measured: Sequence[Measured]) -> GuardResult:
     findings = [f for m in measured for info in m.infos for f in info["gate"]]
     sentence = " ".join(dict.fromkeys(finding["sentence"] for finding in findings))
     if any(finding["name"] not in _SHARED_ALIKE for finding in findings):
-        return GuardResult(passed=False, sentence=sentence)
+        return GuardResult(False, sentence)
     if sentence:
-        return GuardResult(
-            passed=True,
-            sentence=f"{sentence} Both sides took turns, so it hit both alike: see A/A.",
-        )
-    return GuardResult(passed=True, sentence="Nothing disturbed the machine before measuring.")
+        alike = "Both sides took turns, so it hit both alike: see A/A."
+        return GuardResult(True, f"{sentence} {alike}")
+    return GuardResult(True, "Nothing disturbed the machine before measuring.")
 
 
 # What takes processor time from both sides of a round. Short memory, a full disk or a hot processor
@@ -368,7 +336,7 @@ _SHARED_ALIKE = {"load", "processes", "servers", "steal"}
 
 _MOST_NAMED = 5
 
-# They belong to the server's version, or to where it is.
+# Settings that belong to the server's version, or to its place.
 _OF_THE_BUILD = {"server_version", "server_version_num", "lc_messages", "cluster_name"}
 
 
@@ -390,9 +358,8 @@ def settings(measured: Sequence[Measured]) -> GuardResult:
     """Whether the two sides differ only in declared settings and in built-in defaults."""
     undeclared: dict[str, str] = {}
     defaults: dict[str, str] = {}
-    looked = False
-    for comparison, baseline, candidate in _facts(measured):
-        looked = True
+    known = [*_facts(measured)]
+    for comparison, baseline, candidate in known:
         declared = {*comparison[BASELINE]["settings"], *comparison[CANDIDATE]["settings"]}
         before, after = baseline["settings"], candidate["settings"]
         for name in sorted(before.keys() & after.keys() - _OF_THE_BUILD - declared):
@@ -402,37 +369,23 @@ def settings(measured: Sequence[Measured]) -> GuardResult:
             built_in = {before[name][1], after[name][1]} <= {"default", "override"}
             place = defaults if built_in else undeclared
             place[name] = f"{name} ({before[name][0]} and {after[name][0]})"
-        for name in sorted(before.keys() ^ after.keys()):
-            defaults[name] = f"{name} (on one only)"
-    if not looked:
-        return GuardResult(passed=None, sentence="No server could be asked for its settings.")
+        defaults |= {name: f"{name} (on one only)" for name in before.keys() ^ after.keys()}
+    if not known:
+        return GuardResult(None, "No server could be asked for its settings.")
     differing = named([defaults[name] for name in sorted(defaults, key=_first_what_moves_times)])
     also = f" Differing defaults: {differing}." if defaults else ""
     if undeclared:
         names = named(list(undeclared.values()))
-        sentence = f"Set differently without being declared: {names}.{also}"
-        return GuardResult(passed=False, sentence=sentence)
-    return GuardResult(passed=True, sentence=f"The same settings but for what is declared.{also}")
+        return GuardResult(False, f"Set differently without being declared: {names}.{also}")
+    return GuardResult(True, f"The same settings but for what is declared.{also}")
 
 
-# The beginnings of names of settings, those first that move most times, or by most.
 _MOVE_TIMES = (
-    "jit",
-    "default_toast_compression",
-    "io_method",
-    "shared_buffers",
-    "work_mem",
-    "hash_mem_multiplier",
-    "max_parallel_",
-    "data_checksums",
-    "huge_pages",
-    "wal_compression",
-    "effective_",
-    "io_",
-    "enable_",
-    "random_page_cost",
-    "maintenance_",
+    *("jit", "default_toast_compression", "io_method", "shared_buffers", "work_mem"),
+    *("hash_mem_multiplier", "max_parallel_", "data_checksums", "huge_pages", "wal_compression"),
+    *("effective_", "io_", "enable_", "random_page_cost", "maintenance_"),
 )
+"""Beginnings of settings' names; the first move the most times, or times by most."""
 
 
 def _first_what_moves_times(name: str) -> tuple[int, str]:
@@ -457,19 +410,14 @@ def builds(measured: Sequence[Measured]) -> GuardResult:
             if levels[name] in {"no -O", "-O0", "-O", "-Og"}:
                 wrong[f"the {name} is built with {levels[name]}"] = None
     if wrong:
-        return GuardResult(passed=False, sentence=f"Not a build to measure: {named(list(wrong))}.")
+        return GuardResult(False, f"Not a build to measure: {named(list(wrong))}.")
     if len(set(levels.values())) > 1:
         flags = " and ".join(f"the {name} with {level}" for name, level in levels.items())
-        return GuardResult(passed=False, sentence=f"The two are built differently: {flags}.")
-    if len(levels) < len((BASELINE, CANDIDATE)):
-        return GuardResult(
-            passed=None,
-            sentence="No assertions; which compilers built the servers is not known.",
-        )
+        return GuardResult(False, f"The two are built differently: {flags}.")
+    if len(levels) < 2:
+        return GuardResult(None, "No assertions; which compilers built the servers is not known.")
     by = f", by {' and '.join(compilers)}" if len(compilers) > 1 else ""
-    return GuardResult(
-        passed=True, sentence=f"Both are built without assertions, with {levels[BASELINE]}{by}."
-    )
+    return GuardResult(True, f"Both are built without assertions, with {levels[BASELINE]}{by}.")
 
 
 def cores(measured: Sequence[Measured]) -> GuardResult:
@@ -481,14 +429,12 @@ def cores(measured: Sequence[Measured]) -> GuardResult:
             methods = [side["settings"].get("io_method", ["none"])[0] for side in both]
             if methods.count("worker") == 1:
                 name = (BASELINE, CANDIDATE)[methods.index("worker")]
-                sentence = (
+                return GuardResult(
+                    False,
                     f"{m.study} keeps each server on one core, where the I/O workers of the {name} "
-                    f"take turns with its session."
+                    f"take turns with its session.",
                 )
-                return GuardResult(passed=False, sentence=sentence)
-    return GuardResult(
-        passed=True, sentence="No side alone has I/O workers to share its core with."
-    )
+    return GuardResult(True, "No side alone has I/O workers to share its core with.")
 
 
 def named(things: Sequence[str]) -> str:

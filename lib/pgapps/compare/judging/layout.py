@@ -71,7 +71,7 @@ def layout(measured: Sequence[Measured], effects: pl.DataFrame) -> tuple[bool | 
 def with_layout(
     effects: pl.DataFrame, measured: Sequence[Measured], counted: Counted | None = None
 ) -> pl.DataFrame:
-    """The effects, those that layout may explain open; ``counted`` are the instructions, if known.
+    """The effects; those that layout may explain are open.  ``counted``: instructions, if known.
 
     Columns added: those of ``doubted``; instructions, the ratio of those of the step's units, null
     where they were not counted; allowance, as of that function, null where it does not matter.
@@ -127,9 +127,8 @@ def _allowing(effects: pl.DataFrame) -> str:
     known = effects.group_by("metric").agg(pl.col("allowance").max()).drop_nulls().sort("metric")
     clocks = {CPU: "CPU time", TIME: "wall time"}
     parts = [f"{100 * part:.1f} % in {clocks[metric]}" for metric, part in known.rows()]
-    also = ""
-    if effects["instructions"].is_not_null().any():
-        also = ", or its instructions changed with it"
+    is_counted = effects["instructions"].is_not_null().any()
+    also = ", or its instructions changed with it" if is_counted else ""
     return (
         f"Links alone move one of {effects.height} steps by up to {' or '.join(parts)}; what is "
         f"called slower or faster is beyond that{also}."

@@ -46,6 +46,9 @@ CPU = "cpu_s"
 DELAY = "run_delay_s"
 """The time for which the backend was ready to run and waited for its core."""
 
+IS_COMPARED_SIDE = pl.col("side").is_in([BASELINE, CANDIDATE])
+"""Whether a sample is of a side that is compared: not of the second copy of the baseline."""
+
 JUDGING = (TIME, CPU, DELAY)
 """The metrics that ``judging`` looks at."""
 
@@ -76,8 +79,8 @@ class Measured:
         study: The study's name.
         infos: The contents of every record.json, oldest first.
         paths: The records' directories.
-        was_looked_at: Whether blocks were added to enough of them to decide, so that what was
-            found may have had a part in it.
+        was_looked_at: Whether it was continued with enough blocks to judge, perhaps because of
+            what they showed.
         samples: As in a record, with the columns study, of (the study's arm) and side; copy_of is
             the side that a row's side is a second copy of, or null, and after the side of the same
             arm whose turn was before, else that arm's name.
@@ -102,13 +105,10 @@ def read_measured(study: str, paths: Sequence[Path]) -> Measured:
     Of a block in two records the newer one counts.  Steps that are not compared are left out.
     """
     records = [read_record(path) for path in paths]
-    frames = [in_sides(record) for record in records]
-    later: set[int] = set()
-    kept = []
-    for frame in reversed(frames):
-        kept.append(frame.filter(~pl.col("block").is_in(list(later))))
-        later |= set(frame["block"].to_list())
-    samples = pl.concat(kept[::-1]) if kept else pl.DataFrame(schema={"block": pl.Int32})
+    frames = [in_sides(r).with_columns(record=pl.lit(n)) for n, r in enumerate(records)]
+    is_newest = pl.col("record") == pl.col("record").max().over("block")
+    samples = pl.concat(frames or [pl.DataFrame(schema={"block": pl.Int32, "record": pl.Int32})])
+    samples = samples.filter(is_newest).drop("record")
     infos = tuple(of_comparison(record.info) for record in records)
     samples = samples.with_columns(study=pl.lit(study)).sort("block")
     return Measured(study, infos, tuple(paths), samples, _was_looked_at(infos))
@@ -246,10 +246,8 @@ def as_family(
     """
     has_interval = effects["p_value"].is_not_null()
     found = pl.Series("p_family", list(p_values), dtype=pl.Float64, nan_to_null=True)
-    rows = []
-    for row in effects.with_columns(p_family=pl.when(has_interval).then(found)).iter_rows(
-        named=True
-    ):
+    rows = effects.with_columns(p_family=pl.when(has_interval).then(found)).to_dicts()
+    for row in rows:
         if row["verdict"] in DIRECTIONS and row["p_family"] > 1 - row["level"]:
             row["verdict"] = "inconclusive"
             row["blocks_needed"] = (
@@ -257,19 +255,17 @@ def as_family(
                 if anytime
                 else blocks_in_family(row["blocks"], row["p_family"], level=row["level"])
             )
-        rows.append(row)
     return pl.DataFrame(rows, schema=effects.schema | {"p_family": pl.Float64()})
 
 
 def clock_effects(measured: Sequence[Measured], effects: pl.DataFrame) -> pl.DataFrame:
     """Wall time of the steps judged by CPU time: ``PLACE``, clock (its ratio), says (verdict)."""
-    by_cpu = effects.filter(pl.col("metric") == CPU)
-    if by_cpu.is_empty():
-        return by_cpu.select(*PLACE, clock=pl.col("ratio"), says=pl.col("verdict"))
-    times = rounds_of(measured, pl.col("metric") == TIME).join(by_cpu, on=PLACE, how="semi")
-    margin = float(by_cpu["margin"].max() or 0.0)  # type: ignore[arg-type]
-    found = paired_effects(times, baseline=BASELINE, by=PLACE, margin=margin)
-    found = found.filter(pl.col("candidate") == CANDIDATE)
+    found = effects.filter(pl.col("metric") == CPU)
+    if found.height:
+        times = rounds_of(measured, pl.col("metric") == TIME).join(found, on=PLACE, how="semi")
+        margin = float(found["margin"].max() or 0.0)  # type: ignore[arg-type]
+        by_wall = paired_effects(times, baseline=BASELINE, by=PLACE, margin=margin)
+        found = by_wall.filter(pl.col("candidate") == CANDIDATE)
     return found.select(*PLACE, clock=pl.col("ratio"), says=pl.col("verdict"))
 
 
@@ -324,24 +320,19 @@ def _seconds(m: Measured, differing: pl.DataFrame) -> pl.DataFrame:
     share is a part of their total wait, so that shares never add up to more than 1.
     """
     metric = pl.col("metric").str.starts_with(WAIT) | pl.col("metric").is_in([CPU, DELAY])
-    wanted = differing.select(*PLACE)
-    times = blocks_of([m], (pl.col("metric") == TIME) & pl.col("side").is_in([BASELINE, CANDIDATE]))
-    parts = blocks_of([m], metric & pl.col("side").is_in([BASELINE, CANDIDATE]))
-    rows = []
+    parts = blocks_of([m], metric & IS_COMPARED_SIDE)
     if parts.is_empty():
         return pl.DataFrame()
     parts = _with_one_name(parts)
     if CPU in parts["metric"]:  # which the samples only estimate
         parts = parts.filter(pl.col("metric") != f"{WAIT}CPU")
-    whole = _by_block(times.join(wanted, on=PLACE, how="semi"))
-    for (*place, name), part in parts.join(wanted, on=PLACE, how="semi").group_by(
-        *PLACE, "metric", maintain_order=True
-    ):
-        blocks = whole.filter(
-            pl.all_horizontal(pl.col(c) == v for c, v in zip(PLACE, place, strict=True))
-        )
+    parts = parts.join(differing, on=PLACE, how="semi")
+    whole = _by_block(blocks_of([m], (pl.col("metric") == TIME) & IS_COMPARED_SIDE))
+    rows = []
+    for (*place, name), part in parts.group_by(*PLACE, "metric", maintain_order=True):
         both = (
-            blocks.join(_by_block(part), on=[*PLACE, "block"], how="left", suffix="_part")
+            whole.filter(**dict(zip(PLACE, place, strict=True)))
+            .join(_by_block(part), on=[*PLACE, "block"], how="left", suffix="_part")
             .with_columns(pl.col(f"{BASELINE}_part", f"{CANDIDATE}_part").fill_null(0.0))
             .drop_nulls([BASELINE, CANDIDATE])
         )
@@ -362,9 +353,10 @@ def _seconds(m: Measured, differing: pl.DataFrame) -> pl.DataFrame:
 
 def _with_one_name(parts: pl.DataFrame) -> pl.DataFrame:
     """Wait events that releases spell differently (WALSync, WalSync), by the newer name."""
-    known = {_event(name): name for name in sorted(parts["metric"].unique())}
+    names = sorted(parts["metric"].unique())
+    newest = {_event(name): name for name in names}
     return parts.with_columns(
-        pl.col("metric").replace({name: known[_event(name)] for name in parts["metric"].unique()})
+        pl.col("metric").replace({name: newest[_event(name)] for name in names})
     )
 
 
@@ -384,10 +376,9 @@ def _by_block(values: pl.DataFrame) -> pl.DataFrame:
 def _counters(m: Measured, differing: pl.DataFrame) -> pl.DataFrame:
     """Counters, as ratios; a counter that is 0 on one side has medians and no interval."""
     metric = ~pl.col("metric").is_in(_NO_COUNTER) & (pl.col("unit") != "s")
-    counted = blocks_of([m], metric & pl.col("side").is_in([BASELINE, CANDIDATE]))
-    counted = (
-        counted.join(differing.select(*PLACE), on=PLACE, how="semi") if counted.height else counted
-    )
+    counted = blocks_of([m], metric & IS_COMPARED_SIDE)
+    if counted.height:
+        counted = counted.join(differing, on=PLACE, how="semi")
     if counted.is_empty() or counted["arm"].n_unique() < 2:
         return pl.DataFrame()
     found = paired_effects(counted, baseline=BASELINE, by=[*PLACE, "metric"])

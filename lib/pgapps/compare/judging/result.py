@@ -4,25 +4,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from pgservers.errors import StudyError
+from pgstudies.analysis.intervals import signed_rank_interval
 from pgstudies.analysis.verdicts import OPEN
+from pgstudies.measuring.pgbench import FAILURES
 
 from ..design import BASELINE, CANDIDATE
-from .failures import failed_transactions
-from .guards import beyond_cpu, check, differing_plans, differing_rows, not_compared, step_name
+from .guards import beyond_cpu, check, differing_plans, not_compared, step_name
 from .layout import with_layout
-from .measured import PLACE, TIME, compared_effects, reasons
+from .measured import IS_COMPARED_SIDE, PLACE, TIME, compared_effects, reasons
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ..counted import Counted
     from ..design import Comparison
     from .measured import Measured
+
+_TURN = ("of", "side", "step", "block", "turn")
+
+_FAILED: dict[str, pl.DataType] = {
+    **dict.fromkeys((*PLACE, "failure"), pl.String()),
+    **dict.fromkeys((BASELINE, CANDIDATE, "low", "high"), pl.Float64()),
+}
 
 
 @dataclass(frozen=True)
@@ -30,18 +39,14 @@ class Result:
     """A comparison that was measured.
 
     Attributes:
-        comparison: What was compared.
         measured: The studies with at least one finished block.
-        effects: As of ``compared_effects``, ``with_layout`` and ``with_guards``.
-        reasons: As of ``reasons``.
-        guards: As of ``guards.check``.
-        plans: As of ``differing_plans``.
-        rows: As of ``differing_rows``.
-        failed: As of ``failed_transactions``.
+        effects: By ``compared_effects``, ``with_layout`` and ``with_guards``.
+        reasons, guards, plans, rows, failed: By ``reasons``, ``check``, ``differing_plans``,
+            ``differing_rows`` and ``failed_transactions``.
         margin: The declared margin, a fraction.
         profile: The size of the run.
-        anytime: Whether the intervals are confidence sequences, as it was looked at on the way.
-        counted: Instructions of both sides, where they were asked for.
+        anytime: Whether the intervals are confidence sequences.
+        counted: Instructions of both sides, if they were counted.
         failures: The studies that could not be compared.
 
     """
@@ -62,8 +67,16 @@ class Result:
 
     @property
     def code(self) -> int:
-        """The exit code: see ``exit_code``; undecided also if a study could not be compared."""
-        return exit_code(self.effects) or (UNDECIDED if self.failures else 0)
+        """The exit code: 1 if a step was found to be slower, else 2 if one is undecided, else 0.
+
+        Undecided is a step with a failed guard, a doubt of ``with_layout`` or no interval, and a
+        study that could not be compared.
+        """
+        decided = self.effects.filter(IS_DECIDED)
+        if "slower" in decided["verdict"]:
+            return 1
+        known = decided.height + self.effects.filter(IS_HIDDEN).height
+        return 2 if self.failures or known < self.effects.height else 0
 
     @property
     def host(self) -> Mapping[str, Any]:
@@ -109,7 +122,9 @@ def result_of(
     """
     finished = tuple(m for m in measured if not m.samples.is_empty())
     if not any(TIME in m.samples["metric"] for m in finished):
-        raise nothing_measured(measured)
+        missing = not_compared(measured)
+        why = f"  Not compared: {'; '.join(missing)}." if missing else ""
+        raise StudyError(f"No block was finished, so there is nothing to compare.{why}")
     anytime = until_decided or any(m.was_looked_at for m in finished)
     judge = partial(compared_effects, finished, case=case, margin=margin, anytime=anytime)
     timed = judge()
@@ -144,11 +159,47 @@ def _with_waits(effects: pl.DataFrame, waiting: pl.DataFrame) -> pl.DataFrame:
     return known.with_columns(note=pl.coalesce(note, "note")).drop("factor")
 
 
-def nothing_measured(measured: Sequence[Measured]) -> StudyError:
-    """The error of a comparison that timed nothing, with the known reasons."""
-    missing = not_compared(measured)
-    why = f"  Not compared: {'; '.join(missing)}." if missing else ""
-    return StudyError(f"No block was finished, so there is nothing to compare.{why}")
+def differing_rows(measured: Sequence[Measured]) -> pl.DataFrame:
+    """Rows that only one side returned: study, of, step (with the case), side, row."""
+    rows = [
+        (m.study, entry["of"], entry["step"], *row)
+        for m in measured
+        for info in m.infos[-1:]
+        for entry in info.get("rows", [])  # older records lack it
+        for row in entry["rows"]
+    ]
+    columns = ["study", "of", "step", "side", "row"]
+    return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()), orient="row")
+
+
+def failed_transactions(measured: Iterable[Measured]) -> pl.DataFrame:
+    """The fraction of failed transactions: one row per step and kind of failure.
+
+    Columns: ``PLACE``, failure (of ``FAILURES``), baseline and candidate (means of the blocks), low
+    and high (95 % interval of the difference from baseline to candidate, null with too few blocks).
+    """
+    rows: list[dict[str, Any]] = []
+    for m, failure in product(measured, FAILURES.values()):
+        # A turn without any has no such sample.
+        failed = m.samples.filter(metric=failure, case="").select(*_TURN, share="value")
+        turns = m.samples.filter(IS_COMPARED_SIDE, metric=TIME, case="")
+        parts = (
+            turns.join(failed, on=["of", "step"], how="semi")
+            .join(failed, on=_TURN, how="left")
+            .group_by(*PLACE, "side", "block", maintain_order=True)
+            .agg(pl.col("share").fill_null(0.0).mean())
+        )
+        for place, part in parts.group_by(*PLACE, maintain_order=True):
+            sides = part.pivot("side", index="block", values="share")
+            if not {BASELINE, CANDIDATE} <= set(sides.columns):
+                continue
+            both = sides.drop_nulls()
+            interval = signed_rank_interval((both[CANDIDATE] - both[BASELINE]).to_numpy())
+            low, high = interval or (None, None)
+            means = {side: both[side].mean() for side in (BASELINE, CANDIDATE)}
+            at = dict(zip(PLACE, place, strict=True)) | {"failure": failure}
+            rows.append(at | means | {"low": low, "high": high})
+    return pl.DataFrame(rows, schema=_FAILED)
 
 
 def decisive_failures(guards: pl.DataFrame) -> pl.DataFrame:
@@ -172,12 +223,9 @@ IS_DECIDED = pl.col("failed").is_null() & ~pl.col("verdict").is_in([*OPEN, "not 
 
 def undecided(result: Result) -> list[str]:
     """The studies with an open step that more blocks would probably decide."""
-    is_open = (
-        pl.col("failed").is_null()
-        & pl.col("verdict").is_in(OPEN)
-        & pl.col("blocks_needed").is_not_null()
-    )
-    return result.effects.filter(is_open)["study"].unique(maintain_order=True).to_list()
+    is_open = pl.col("failed").is_null() & pl.col("verdict").is_in(OPEN)
+    found = result.effects.filter(is_open).drop_nulls("blocks_needed")
+    return found["study"].unique(maintain_order=True).to_list()
 
 
 IS_HIDDEN = (
@@ -187,19 +235,3 @@ IS_HIDDEN = (
     & pl.col("low").is_not_null()
 )
 """Whether a step without a finding has an interval wider than the margin allows."""
-
-
-UNDECIDED = 2
-
-
-def exit_code(effects: pl.DataFrame) -> int:
-    """0: no step was found to be slower; 1: one was, whatever else is undecided; 2: undecided.
-
-    ``effects`` are those of ``with_guards``.  A comparison is undecided if for one of its steps a
-    guard failed, or there is a doubt of ``with_layout`` or no interval.
-    """
-    decided = effects.filter(IS_DECIDED)
-    if "slower" in decided["verdict"]:
-        return 1
-    hidden = effects.filter(IS_HIDDEN)
-    return 0 if decided.height + hidden.height == effects.height else UNDECIDED

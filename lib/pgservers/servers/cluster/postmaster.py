@@ -13,29 +13,25 @@ from typing import TYPE_CHECKING
 import psutil
 from psycopg.pq import PGconn, Ping
 
-from ..errors import ServerError
-from ..files import says_full
-from ..host.exclusive import on_core
-from ..programs.accounts import server_environment, without_pg_variables
-from ..programs.versions import has
+from ...errors import ServerError
+from ...files import says_full
+from ...host.exclusive import on_core
+from ...programs.accounts import server_environment, without_pg_variables
+from ...programs.versions import has
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from ..programs.accounts import Account
+    from ...programs.accounts import Account
 
 
 _SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
 _START_TIMEOUT_S = 120.0
-
 _STOP_TIMEOUT_S = 600.0
-
 _KILL_TIMEOUT_S = 20.0
-
 _POLL_S = 0.005
-
 _ANSWER_TO_PING = "the database system is starting up"
 
 _SEMAPHORES = (
@@ -53,9 +49,9 @@ class StartError(ServerError):
 class Postmaster:
     """A running server process; raises StartError when it does not become ready.
 
-    ``started`` is called with its process number at once, long before any file has it.  Started by
-    itself and not through pg_ctl, which looks ten times a second whether it is done.
-    Leads a session of its own, so that Ctrl-C in the terminal does not reach it.
+    ``started`` gets its process number at once, long before any file has it.  Not started through
+    pg_ctl, which polls only ten times a second.  It leads a session of its own, so that Ctrl-C in
+    the terminal does not reach it.
     """
 
     def __init__(
@@ -78,7 +74,7 @@ class Postmaster:
         self._address = address.encode()
         self._log = log
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        # It quotes the study's statements and settings, which are nobody else's business.
+        # The log quotes the study's statements and settings, which are private.
         mode = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
         with os.fdopen(os.open(log, mode, 0o600), "ab") as output, on_core(cpu):
             self._log_start = output.tell()
@@ -117,7 +113,7 @@ class Postmaster:
         return self._process.poll() == 0
 
     def stop(self, mode: str = "fast") -> None:
-        """Shut down and wait for the end; one that is dead already is no error.
+        """Shut down and wait for the end; a dead server is no error.
 
         Modes as in pg_ctl: smart, fast, and immediate, which writes nothing.
         """
@@ -139,7 +135,7 @@ class Postmaster:
             _wait_until_dead(children)
 
     def complaint(self) -> str:
-        """The first fatal line that it wrote to its log, with the values it takes, or the last."""
+        """The first fatal line of its log, with the values available; else the last line."""
         lines = [line for line in self._log_lines() if _ANSWER_TO_PING not in line]
         for word in ("PANIC:", "FATAL:", "ERROR:"):
             for number, line in enumerate(lines):
@@ -151,7 +147,7 @@ class Postmaster:
         return lines[-1].strip() if lines else "it said nothing"
 
     def found_disk_full(self) -> bool:
-        """Whether it, or one of its children, died of a full disk, as its log tells."""
+        """Whether its log says that it, or one of its children, died of a full disk."""
         return any(says_full(x) for x in self._log_lines() if "PANIC:" in x or "FATAL:" in x)
 
     def _log_lines(self) -> list[str]:
@@ -162,16 +158,12 @@ class Postmaster:
     def pids(self) -> list[int]:
         """Its process number and those of its living children; empty when it has ended."""
         try:
-            postmaster = psutil.Process(self.pid)
-            return [postmaster.pid, *(child.pid for child in postmaster.children())]
+            return [self.pid, *(child.pid for child in psutil.Process(self.pid).children())]
         except psutil.NoSuchProcess:
             return []
 
     def session_pids(self) -> list[int]:
-        """The children that serve a session, including zombies.
-
-        The others come when they like: some are started a moment after the server is ready.
-        """
+        """The children that serve a session, including zombies."""
         pids = []
         for pid in self.pids()[1:]:
             try:
@@ -181,7 +173,7 @@ class Postmaster:
             except psutil.NoSuchProcess:
                 continue
             else:
-                # A process that is ending has no title any more, a moment before it is a zombie.
+                # An ending process loses its title a moment before it is a zombie.
                 if not title or (title.startswith("postgres: ") and "[local]" in title):
                     pids.append(pid)
         return pids
