@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from pgapps.commits.gate import EXACT
 from pgapps.counting.counter import Counter
-from pgapps.counting.frames import WHOLE
+from pgapps.counting.frames import EXACT, WHOLE
 from pgapps.counting.units import Unit, units
 
 if TYPE_CHECKING:

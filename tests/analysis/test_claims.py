@@ -310,6 +310,7 @@ def test_a_claim_judged_by_what_is_read_says_so_where_the_post_has_a_time() -> N
 def test_a_notebook_takes_its_claims_from_the_file_and_fills_every_place(study: str) -> None:
     sources = find_room(study).code
     assert not any("pg.Claim(" in source for source in sources)
+    given: ast.expr | None
     (given,) = [
         node.value
         for source in sources

@@ -38,7 +38,11 @@ PHONE, WIDE = {"width": 390, "height": 844}, {"width": 1300, "height": 900}
 on_a_phone = pytest.mark.parametrize("options", [{"viewport": PHONE}], ids=["phone"])
 on_a_wide_screen = pytest.mark.parametrize("options", [{"viewport": WIDE}], ids=["wide"])
 
-TALLEST = {"book/studies/dead_tuples.html": 12_500}  # which answers 32 claims on two screens
+TALLEST = {  # dead_tuples answers 32 claims on two screens
+    "book/studies/dead_tuples.html": 13_500,
+    "book/studies/io_method.html": 13_500,
+    "book/studies/mvcc_catalog.html": 12_500,
+}
 """The most pixels of a page whose folds are closed, if these are not 12,000."""
 
 
@@ -384,7 +388,9 @@ def test_a_study_answers_on_its_first_screen(page: Page, study: str) -> None:
     height = page.viewport_size["height"]  # type: ignore[index]
     sentence = page.locator(".headline").first.bounding_box()
     assert sentence is not None
-    assert sentence["y"] < height / 3
+    # Reference records come from a machine that may have failed a check, which is said first.
+    is_warned = page.get_by_text("failed a check of the measuring").count()
+    assert sentence["y"] < (0.45 if is_warned else 1 / 3) * height
     answer = page.locator(".answer").first
     box = answer.bounding_box()
     assert box is not None

@@ -527,7 +527,8 @@ def test_a_page_says_that_its_machine_failed_a_check(place: Path, records: Write
     assert "may be off" not in shown(here)
     page(place, "instrument", None, checks=[check(passed=False)])
     assert shown(here).startswith("# Title\n\nWords.\n\n⚠ ")
-    assert "[may be off](instrument.ipynb#the-checks) (speed\\: as it was made)." in shown(here)
+    link = '<a href="instrument.html#the-checks">check of the measuring</a> (speed)'
+    assert link in shown(here)
     assert "may be off" not in shown(elsewhere)
     assert "may be off" not in shown(place / "no record")
 

@@ -358,7 +358,7 @@ def test_the_commit_judges_where_it_was_measured_and_the_extension_stands_beside
     shown = codes.filter(READING.is_shown(run.samples)).sort(run.step)
     assert shown["candidate"].to_list() == ["code", "after"] * 2
     reads = READING.pages_read(run.samples)
-    assert dict(reads.select("arm", "reads").iter_rows()) == READS
+    assert dict(reads.select("arm", "reads").iter_rows()) == pytest.approx(READS)
 
 
 def test_without_the_commit_the_extension_judges() -> None:

@@ -495,7 +495,6 @@ def test_a_run_directory_with_a_long_path_serves(
 
 
 @pytest.mark.parametrize("name", ["a,b", 'a"b', "it's", "a b"])
-@pytest.mark.parametrize("name", ["a,b", 'a"b', "it's", "a b"])
 def test_a_run_directory_with_a_comma_or_a_quote_serves(
     name: str, run_base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

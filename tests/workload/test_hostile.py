@@ -82,6 +82,9 @@ def marked(run_base: Path) -> Iterator[Path]:
         ("\\copy t from 'missing.csv'", "there is no file missing.csv"),
         ("\\i /etc/passwd", "/etc/passwd is not in"),
         ("\\i missing.sql", "there is no file missing.sql"),
+        ("\\i a\0b", "names no file"),
+        ("\\i itself", "names no file|there is no file itself|is not in"),
+        (f"\\i {'x' * 300}", "names no file"),
         ("\\c postgres", r"\\c is not allowed in a schema, because it leaves the database"),
         ("\\connect -reuse-previous=on \"dbname='x'\"", r"\\connect is not allowed"),
         ("DROP DATABASE IF EXISTS x;", "DROP DATABASE reaches beyond the database"),
@@ -98,6 +101,7 @@ def marked(run_base: Path) -> Iterator[Path]:
 def test_what_a_schema_may_not_do_is_told_by_its_line(shop: Path, text: str, said: str) -> None:
     (shop.parent / "secret").write_text("1\n")
     (shop / "link").symlink_to(shop.parent / "secret")
+    (shop / "itself").symlink_to(shop / "itself")
     (shop / "schema.sql").write_text(text + "\n")
     with pytest.raises(StudyError, match=said):
         read_workload(shop)

@@ -133,11 +133,11 @@ def _calls(cells: list[dict[str, Any]], function: str) -> Iterator[ast.Call]:
 
 
 def _misplaced(study: str, cells: list[dict[str, Any]]) -> Iterator[str]:
-    """Placeholders of claims.toml for which the notebook's call of judge has no value.
+    """Placeholders of claims.toml for which the notebook's call of claims has no value.
 
     Calls with computed names are left out: they are known only when the notebook runs.
     """
-    for call in _calls(cells, "study.judge"):
+    for call in _calls(cells, "study.claims"):
         given = next((k.value for k in call.keywords if k.arg == "places"), ast.Dict([], []))
         keys = given.keys if isinstance(given, ast.Dict) else [None]  # None: by **
         names = [key.value for key in keys if isinstance(key, ast.Constant)]

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import re
+from html import escape
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from pgstudies.records.format import INFO
 from pgstudies.records.reading import read_info, where_of
 from pgstudies.records.verdicts import reference_verdicts
 
-from ..scorecard.checks import doubtful_machines, failures, machine_of, read_checks
+from ..scorecard.checks import doubtful_machines, machine_of, read_checks
 from .citing import record_of, with_more_downloads, write_beside
 
 if TYPE_CHECKING:
@@ -279,10 +280,11 @@ def marked(document: Document) -> Document:
         return document
     if machine_of(read_info(record)["host"]) not in doubtful_machines(checks):
         return document
+    names = ", ".join(failed["check"].unique(maintain_order=True))
+    page = f"{failed['study'][0]}.html#the-checks"
     warning = (
-        f"⚠ The times of this machine's run [may be off]({failed['study'][0]}.ipynb#the-checks) "
-        f"({markdown(failures(failed))}). Its counts, and what is said by reference records, are "
-        f"not touched."
+        f'⚠ This machine failed a <a href="{escape(page)}">check of the measuring</a> '
+        f"({markdown(names)}): times of its run may be off, counts and reference records are not."
     )
     first, *rest = document["cells"]
     text = f"{''.join(first['source']).rstrip()}\n\n{warning}\n"

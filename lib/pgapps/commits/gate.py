@@ -13,14 +13,12 @@ from pgservers.shown import markdown
 from pgservers.terminal import printable
 
 from ..counting.by_function import hint_of_names
+from ..counting.frames import EXACT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from ..counting.units import Unit
-
-EXACT = 0.001
-"""The smallest limit: counts of the same work differ by as much (relative)."""
 
 _HUNK = re.compile(r"^@@ -\S+ \+\S+ @@ ?(.*)$")
 

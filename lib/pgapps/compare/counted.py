@@ -17,6 +17,7 @@ from pgservers.terminal import Progress
 
 from ..counting.by_function import moved
 from ..counting.counter import Counter
+from ..counting.frames import EXACT
 from ..counting.units import units
 from .design import BASELINE, CANDIDATE
 
@@ -38,9 +39,6 @@ _MOVED: dict[str, pl.DataType] = {
     **dict.fromkeys(("unit", "function"), pl.String()),
     **dict.fromkeys(("before", "after", "change"), pl.Float64()),
 }
-
-ALIKE = 0.001
-"""Counts of one program differ by up to this (relative), so a smaller difference is none."""
 
 _WORTH_NAMING, _SHARE = 0.005, 0.2
 """A function is listed if it changed by this part of the unit's count, or of the unit's change."""
@@ -125,7 +123,7 @@ def counted(
 def _moved(unit: Unit, before: pl.DataFrame, after: pl.DataFrame) -> list[dict[str, Any]]:
     """The functions that changed enough to be listed; none if the unit's counts are alike."""
     one, other = (float(counts["inclusive"][0]) for counts in (before, after))
-    if abs(other / one - 1) <= ALIKE:
+    if abs(other / one - 1) <= EXACT:
         return []
     least = max(0.5, min(_WORTH_NAMING * one, _SHARE * abs(other - one)))
     found = moved(before.slice(1), after.slice(1)).filter(pl.col("change").abs() >= least)

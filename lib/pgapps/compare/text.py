@@ -14,7 +14,7 @@ from pgstudies.records.reading import built_with
 
 from ..builds.builder import commit_of
 from ..counting.by_function import hint_of_names
-from .counted import ALIKE
+from ..counting.frames import EXACT
 from .design import BASELINE, CANDIDATE
 from .judging.guards import named, not_compared, step_name
 from .judging.layout import NOT_EXCLUDED, SAME_WORK
@@ -345,7 +345,7 @@ def _instructions(counted: Counted | None) -> list[str]:
     if counted is None or counted.units.is_empty():
         return []
     done = counted.units.filter(pl.col("reason").is_null())
-    differing, told = done.filter((pl.col("ratio") - 1).abs() > ALIKE), done
+    differing, told = done.filter((pl.col("ratio") - 1).abs() > EXACT), done
     if done.height > _MOST_UNITS:
         top = differing.sort(-pl.col("ratio").log().abs()).head(_MOST_UNITS)
         told = done.join(top, on=["study", "unit"], how="semi", maintain_order="left")

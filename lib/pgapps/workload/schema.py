@@ -363,10 +363,14 @@ def _reading(file: Path, line: int, of: Path) -> Iterator[IO[bytes]]:
 
 def _within(directory: Path, name: str, home: Path, line: int, of: Path) -> Path:
     """The file ``name`` in ``directory``; raises StudyError unless it is in ``home`` or below."""
-    file = (directory / name).resolve()
-    if home not in file.parents:
-        raise _error(line, of, f"{name} is not in {home}, and no other file is read")
-    if not file.exists():
+    try:
+        file = (directory / name).resolve()
+        if home not in file.parents:
+            raise _error(line, of, f"{name} is not in {home}, and no other file is read")
+        is_there = file.exists()
+    except (OSError, RuntimeError, ValueError):  # too long, a link to itself, a NUL in it
+        raise _error(line, of, f"{name!r} names no file") from None
+    if not is_there:
         raise _error(line, of, f"there is no file {name} in {home}")
     return file
 

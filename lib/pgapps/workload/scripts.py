@@ -119,7 +119,7 @@ def read_workload(directory: str | Path, mix: Sequence[str] = ()) -> Workload:
         _require_within(file, home)
     included = [f.resolve() for f in contents(schema).files] if schema is not None else []
     used = {schema, home / _SETTINGS}
-    others = [f for f in found if f not in used and f.resolve() not in included]
+    others = [f for f in found if f not in used and _resolved(f) not in included]
     files = [f for f in others if f.suffix == ".sql" and not f.is_dir()]
     workload = Workload(
         schema,
@@ -140,6 +140,13 @@ def read_workload(directory: str | Path, mix: Sequence[str] = ()) -> Workload:
     if twice := next((name for name in names if names[name] > 1), None):
         raise StudyError(f"{home} has two scripts called {twice!r}: rename one of them.")
     return _mixed(workload, mix)
+
+
+def _resolved(file: Path) -> Path:
+    try:
+        return file.resolve()
+    except (OSError, RuntimeError):  # a link to itself
+        return file
 
 
 def _require_within(file: Path, home: Path) -> None:

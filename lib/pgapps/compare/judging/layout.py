@@ -17,7 +17,8 @@ from scipy.special import ndtri
 from pgservers.addresses import EMBEDDED
 from pgservers.programs.releases import is_release
 
-from ..counted import ALIKE, of_steps
+from ...counting.frames import EXACT
+from ..counted import of_steps
 from ..design import BASELINE, CANDIDATE
 from .measured import CPU, TIME
 
@@ -101,7 +102,7 @@ def doubted(effects: pl.DataFrame, *, is_fixed: bool) -> pl.DataFrame:
     """
     edge = pl.col("allowance").log1p()
     beyond = (pl.col("low").log() > edge) | (pl.col("high").log() < -edge)
-    is_same = (pl.col("instructions") - 1).abs() <= ALIKE
+    is_same = (pl.col("instructions") - 1).abs() <= EXACT
     explained = pl.col("instructions").log() / pl.col("ratio").log() >= EXPLAINED
     differs = pl.col("verdict").is_in(["slower", "faster"])
     doubt = (
