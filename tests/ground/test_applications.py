@@ -36,7 +36,7 @@ print(importlib.import_module("pgapps").__path__[0])
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     kept = shutil.ignore_patterns("__pycache__", ".*", "_build")
-    for name in ("lib", "notebooks", "tests"):
+    for name in ("lib", "notebooks", "tests", "book/bench"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=kept)
     (tmp_path / "data").symlink_to(ROOT / "data")
     described = ("pyproject.toml", "constraints.txt", "README.md", "CITATION.cff")
