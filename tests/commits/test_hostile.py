@@ -289,6 +289,9 @@ def test_a_repository_of_another_account_needs_the_users_word(
 ) -> None:
     place = repository.source
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")  # a machine's may trust every directory
+    for name in ("GIT_CONFIG_GLOBAL", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
     for path in [place, *place.rglob("*")]:
         os.chown(path, 4321, 4321)
     with pytest.raises(StudyError, match=r"belongs to another account: .* safe\.directory"):
