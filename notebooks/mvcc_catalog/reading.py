@@ -79,16 +79,10 @@ def post_ratios(study: pg.Study) -> pl.DataFrame:
 
 def published_table(study: pg.Study) -> pl.DataFrame:
     return post_ratios(study).select(
-        "battery",
-        "test",
-        "connections",
-        "mvcc",
-        "snapshot_now",
-        **{
-            "%, printed": pl.col("percent_published").round(2),
-            "%, recomputed": pl.col("recomputed").round(2),
-            "ratio": pl.col("ratio").round(3),
-        },
+        *("battery", "test", "connections", "mvcc", "snapshot_now"),
+        pl.col("percent_published").round(2).alias("%, printed"),
+        pl.col("recomputed").round(2).alias("%, recomputed"),
+        pl.col("ratio").round(3),
     )
 
 
@@ -626,46 +620,28 @@ def by_sessions(
 
 
 def told_by_post(
-    ratios: pl.DataFrame,
-    fewest: int | None,
-    most: int | None,
-    missing: str | None,
+    ratios: pl.DataFrame, fewest: int | None, most: int | None, missing: str | None
 ) -> dict[str, float | None]:
     """Growth from fewest to most in the second battery, and ratios at both.
 
     None where it is not tested, ``missing`` having the reason.
     """
-    known = known_of(ratios)
-
-    def growth(test: str) -> float | None:
-        if missing or fewest == most:
-            return None
-        return known[2, test, most] / known[2, test, fewest]
-
+    known, two_ends = known_of(ratios), fewest != most
+    tests = {"create": "create", "drop": "drop", "start": "startup"}
     grown = {
-        claim: growth(test)
-        for claim, test in (
-            ("drop", "drop"),
-            ("create", "create"),
-            ("start", "startup"),
-        )
+        claim: known[2, test, most] / known[2, test, fewest]
+        if two_ends and not missing
+        else None
+        for claim, test in tests.items()
     }
-    return {
-        **grown,
-        "commit": grown["drop"],
-        **{f"{claim} today": ratio for claim, ratio in grown.items()},
-        "few": known.get((2, "create", fewest)),
-        "few, drop": known.get((2, "drop", fewest)),
-        "few, start": known.get((2, "startup", fewest)),
-        **{
-            claim: known.get((2, test, most)) if fewest != most else None
-            for claim, test in (
-                ("most", "create"),
-                ("most, drop", "drop"),
-                ("most, start", "startup"),
-            )
-        },
-    }
+    told = {**grown, "commit": grown["drop"]}
+    told |= {f"{claim} today": ratio for claim, ratio in grown.items()}
+    for end, number in (("few", fewest), ("most", most if two_ends else None)):
+        told |= {
+            end if claim == "create" else f"{end}, {claim}": known.get((2, test, number))
+            for claim, test in tests.items()
+        }
+    return told
 
 
 def places(run: Run) -> dict[str, object]:
@@ -689,11 +665,7 @@ def conditions(run: Run) -> Callable[[Claim], str | None]:
     """Why this record cannot judge a claim, or None, by the claim."""
     not_held = reason_not_held(run.everything)
     no_later = "no release after 9.6 was measured" if run.newest == run.mvcc else None
-
-    def unmet(claim: Claim) -> str | None:
-        return not_held or (no_later if claim.id.endswith("today") else None)
-
-    return unmet
+    return lambda claim: not_held or (no_later if claim.id.endswith("today") else None)
 
 
 def reason_not_held(samples: pl.DataFrame) -> str | None:
@@ -704,35 +676,20 @@ def reason_not_held(samples: pl.DataFrame) -> str | None:
     return "some snapshot did not list all the transactions held open"
 
 
-def against(
-    growth: pl.DataFrame, bases: Iterable[str], later: Sequence[str]
-) -> pl.DataFrame:
-    """The later releases' growth against that of each of the bases."""
-    by = ["what", "metric"]
-    tables = [
-        pg.paired_effects(growth, baseline=base, key="release", by=by)
-        .filter(pl.col("candidate").is_in(later))
-        .select(
-            "what",
-            "candidate",
-            against="baseline",
-            effect=pg.with_interval(),
-            verdict="verdict",
-        )
-        for base in bases
-    ]
-    empty = pl.DataFrame(schema=["what", "candidate", "against", "effect", "verdict"])
-    return pl.concat(tables or [empty])
-
-
 def later(growth: pl.DataFrame, run: Run) -> pl.DataFrame:
     """The growth of each later release against that of 9.3, and that of 9.6."""
     then = [run.snapshot_now, run.mvcc]
-    return against(
-        growth,
-        [name for name in then if name in run.distinct],
-        [name for name in run.distinct if name not in then],
-    )
+    after = pl.col("candidate").is_in([n for n in run.distinct if n not in then])
+    shown = ["what", "candidate", "against", "effect", "verdict"]
+    tables = [
+        pg.paired_effects(growth, baseline=base, key="release", by=["what", "metric"])
+        .filter(after)
+        .with_columns(against="baseline", effect=pg.with_interval())
+        .select(shown)
+        for base in then
+        if base in run.distinct
+    ]
+    return pl.concat(tables or [pl.DataFrame(schema=shown)])
 
 
 def touched_of(samples: pl.DataFrame, at_once: int) -> pl.DataFrame:
@@ -803,24 +760,14 @@ def cache_file(run: Run) -> pl.DataFrame | str:
     return removal(started, [0, run.top], run.names)
 
 
-def all_of(
-    samples: pl.DataFrame, metric: str, condition: pl.Expr, **where: str
-) -> bool | None:
-    """Whether the condition holds for every value of the metric there; None if there is none."""
-    rows = samples.filter(
-        pl.col("metric") == metric,
-        *(pl.col(column) == value for column, value in where.items()),
-    )
-    return rows.select(condition.all()).item() if rows.height else None
-
-
 def counted(
     samples: pl.DataFrame, touched: pl.DataFrame, top: int, at_once: int
 ) -> dict[str, bool | None]:
     """What must come out the same on every machine: yes, no, or None where it was not counted."""
 
     def every(metric: str, condition: pl.Expr, **where: str) -> bool | None:
-        return all_of(samples, metric, condition, **where)
+        rows = samples.filter(metric=metric, **where)
+        return rows.select(condition.all()).item() if rows.height else None
 
     value, work = pl.col("value"), growth_of_work(touched, top)
     return {
