@@ -149,6 +149,24 @@ def test_a_pull_request_is_judged_from_where_it_branched_off(
     assert "more units were not asked for" in out
 
 
+def test_a_change_that_no_unit_runs_is_not_judged(
+    tmp_path: Path, run: Callable[..., tuple[int, str]]
+) -> None:
+    base, head = (server(tmp_path / name, 1000) for name in ("base", "head"))
+    diff = tmp_path / "change.diff"
+    diff.write_text("@@ -1 +1 @@ uuid_out(PG_FUNCTION_ARGS)\n+    return;\n")
+    code, out = run(base=base, head=head, diff=diff, unit=["one session started"])
+    assert code == 2
+    assert "**Not judged: no unit that was counted runs a function of the diff." in out
+    diff.write_text("@@ -1 +1 @@ scan(PG_FUNCTION_ARGS)\n+    return;\n")
+    code, out = run(base=base, head=head, diff=diff, unit=["one session started"])
+    assert (code, "| 6.0 % |" in out) == (0, True)
+    slower = server(tmp_path / "slower", 1004)
+    diff.write_text("@@ -1 +1 @@ inlined(int a)\n+    return;\n")
+    code, _ = run(base=base, head=slower, diff=diff, unit=["one session started"])
+    assert code == 0, "what it takes has changed, so it is run"
+
+
 def test_what_cannot_be_judged_is_told(history: Callable[..., Repository], tmp_path: Path) -> None:
     repository = history([1000, None])
     source = repository.source

@@ -16,7 +16,7 @@ from ..counting.by_function import hint_of_names
 from ..counting.frames import EXACT
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from ..counting.units import Unit
 
@@ -66,9 +66,7 @@ def touched_first(
     follow, one study after the other in turn, so that the first few are of all studies; those that
     need one of our extensions come last, as it cannot be built for every server.
     """
-    own, is_changed = pl.col("own"), pl.col("function").is_in(list(changed))
-    share = own.filter(is_changed).sum() / own.sum()
-    shares = dict(functions.group_by("unit").agg(share=share).rows())
+    shares = shares_of(functions, changed)
     touched = sorted((u for u in units if shares.get(u.name)), key=lambda u: -shares[u.name])
     studies: dict[str, list[Unit]] = {}
     for unit in units:
@@ -77,6 +75,22 @@ def touched_first(
     others = (u for turn in itertools.zip_longest(*studies.values()) for u in turn if u is not None)
     order = sorted([*touched, *others], key=lambda u: u.extension is not None)
     return [(unit, shares.get(unit.name, 0.0)) for unit in order]
+
+
+def shares_of(functions: pl.DataFrame, changed: Collection[str]) -> dict[str, float]:
+    """The share (0 to 1) of each unit's instructions that changed functions execute, by unit.
+
+    ``functions`` has unit, function and own.
+    """
+    own, is_changed = pl.col("own"), pl.col("function").is_in(list(changed))
+    share = own.filter(is_changed).sum() / own.sum()
+    return dict(functions.group_by("unit").agg(share=share).rows())
+
+
+def runs_none(units: pl.DataFrame, changed: Collection[str], shares: Mapping[str, float]) -> bool:
+    """Whether there are changed functions and no sign that any unit that was counted runs one."""
+    differ = (units["ratio"].drop_nulls() - 1).abs() > EXACT
+    return bool(changed) and not any(shares.values()) and not differ.any()
 
 
 def verdict(units: pl.DataFrame, limit: float) -> int:
@@ -99,22 +113,28 @@ def as_markdown(
     sides: tuple[str, str],
     limit: float,
     changed: Collection[str] = (),
-    shares: dict[str, float],
+    shares: Mapping[str, float],
     left: int = 0,
 ) -> str:
     """The table for a comment on a pull request.
 
     ``units`` is that of ``verdict``, ``moved`` has unit, function, before, after and change;
-    ``shares`` are those of ``touched_first`` by unit, ``left`` is how many units were not asked
+    ``shares`` are those of ``shares_of``, ``left`` is how many units were not asked
     for.
     """
     done = units.drop_nulls("ratio")
     past = done.filter(pl.col("ratio") > 1 + limit).height
     about = f"{'are' if past > 1 else 'is'} dearer by more than {100 * limit:g} %"
+    answer = f"{past or 'None'} of {done.height} units {about}."
+    if runs_none(units, changed, shares):
+        answer = (
+            "Not judged: no unit that was counted runs a function of the diff. Name one by "
+            "`--unit`, or write statements that do for `--workload`."
+        )
     lines = [
         "### Instructions for one unit of work",
         "",
-        f"**{past or 'None'} of {done.height} units {about}.**",
+        f"**{answer}**",
         "",
         f"| unit | base | head | ratio |{' in changed functions |' if changed else ''} |",
         f"|---{'|--:' * (4 if changed else 3)}|---|",

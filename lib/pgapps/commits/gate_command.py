@@ -55,6 +55,16 @@ _Diff = Annotated[
 ]
 
 
+_Workload = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR",
+        help="In place of units: every statement of this workload, see `pgstudies compare`.",
+        show_default=False,
+    ),
+]
+
+
 def gate(
     *,
     base: _Base,
@@ -71,6 +81,7 @@ def gate(
         list[str] | None,
         typer.Option(metavar="UNIT", help="Count this unit of work; may be repeated."),
     ] = None,
+    workload: _Workload = None,
     configure: Configure = None,
     bisect_run: BisectRun = False,
 ) -> None:
@@ -86,12 +97,13 @@ def gate(
       pgstudies gate --repo ~/src/postgresql --base master --head my-patch
       pgstudies gate --base ~/build/master --head ~/build/patched --diff my.patch
       pgstudies gate --base 17 --head ~/build/17 --unit "one session started"
+      pgstudies gate --repo ~/src/postgresql --base master --head my-patch --workload shop
 
     \b
     Exit codes:
       0    no count grows by more than the limit
       1    a count grows by more
-      2    a side cannot be built or run, or the request is wrong
+      2    a side cannot be built or run, no unit runs a changed function, or the request is wrong
       3    a build in the cache was modified, or another account could modify it
       5    the disk is full
       125  with --bisect-run, in place of 2, 3 and 4; 133, in place of 5
@@ -101,13 +113,23 @@ def gate(
     try:
         if repo is not None and diff is not None:
             raise StudyError("The diff of two commits comes from --repo: leave out --diff.")
+        if unit and workload is not None:
+            raise StudyError("A workload takes the place of units: leave out --unit.")
         part = limit_of(limit)
         sides, names, text = (base, head), (base, head), ""
         if repo is not None:
             sides, names, text = _built(repo, base, head, configure or ())
         elif diff is not None:
             text = read_regular(diff, _MOST_DIFF, "a diff").decode(errors="replace")
-        code = _judged(sides, names, changed_functions(text), part, most=most, asked=unit or ())
+        code = _judged(
+            sides,
+            names,
+            changed_functions(text),
+            part,
+            most=most,
+            asked=unit or (),
+            workload=workload,
+        )
     except StudyError as error:
         if not bisect_run:
             raise
@@ -124,6 +146,7 @@ def _judged(
     *,
     most: int,
     asked: Sequence[str],
+    workload: str | None,
 ) -> int:
     """Count both sides, print the table and return the exit code."""
     from pgstudies.rooms import rooms
@@ -132,14 +155,22 @@ def _judged(
     from ..compare.design import Side
     from ..compare.request import Request
     from ..counting.units import units
-    from .gate import as_markdown, touched_first, verdict
+    from ..workload.counting import statement_units
+    from ..workload.pgbench_options import parameters_of
+    from .gate import as_markdown, runs_none, shares_of, touched_first, verdict
     from .strategies import find_unit
 
-    known = [unit for study in rooms("study") for unit in units(study)]
-    order = touched_first([find_unit(name) for name in asked] or known, changed, _functions())
-    wanted = order if asked else order[:most]
+    if workload is not None:
+        parameters = parameters_of(workload, None, {}, say)
+        order = wanted = [*statement_units("workload", sides[0], parameters)]
+    else:
+        known = [unit for study in rooms("study") for unit in units(study)]
+        known = [find_unit(name) for name in asked] or known
+        order = [unit for unit, _ in touched_first(known, changed, _functions())]
+        wanted = order if asked else order[:most]
     request = Request(Side(sides[0]), Side(sides[1]), studies=())
-    found = counted(request, [unit for unit, _ in wanted])
+    found = counted(request, wanted)
+    shares = shares_of(found.ran, changed)
     tell(
         as_markdown(
             found.units,
@@ -147,11 +178,12 @@ def _judged(
             sides=names,
             limit=limit,
             changed=changed,
-            shares={unit.name: share for unit, share in wanted},
+            shares=shares,
             left=len(order) - len(wanted),
         )
     )
-    return verdict(found.units, limit)
+    code = verdict(found.units, limit)
+    return 2 if code == 0 and runs_none(found.units, changed, shares) else code
 
 
 def _built(

@@ -6,7 +6,8 @@ import math
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -40,6 +41,12 @@ _MOVED: dict[str, pl.DataType] = {
     **dict.fromkeys(("before", "after", "change"), pl.Float64()),
 }
 
+_RAN: dict[str, pl.DataType] = {
+    "unit": pl.String(),
+    "function": pl.String(),
+    "own": pl.Float64(),
+}
+
 _WORTH_NAMING, _SHARE = 0.005, 0.2
 """A function is listed if it changed by this part of the unit's count, or of the unit's change."""
 
@@ -54,11 +61,14 @@ class Counted:
             well as a reason, only the candidate failed.
         moved: The functions that changed most in the units that differ, at most ten of each.
             Columns: unit, function, before, after, change (instructions).
+        ran: The functions that each unit runs on the candidate.  Columns: unit, function, own
+            (instructions).
 
     """
 
     units: pl.DataFrame
     moved: pl.DataFrame
+    ran: pl.DataFrame = field(default_factory=partial(pl.DataFrame, schema=_RAN))
 
 
 def counted(
@@ -83,6 +93,7 @@ def counted(
     sides = {BASELINE: request.baseline, CANDIDATE: request.candidate}
     rows: list[dict[str, Any]] = []
     functions: list[dict[str, Any]] = []
+    ran = [pl.DataFrame(schema=_RAN)]
     total = len(sides) * sum(unit.runs for unit in wanted)
     with (
         Progress("counting", total=total) as progress,
@@ -117,7 +128,10 @@ def counted(
                 continue
             row["ratio"] = row[CANDIDATE] / row[BASELINE]
             functions += _moved(unit, *found)
-    return Counted(pl.DataFrame(rows, schema=_UNITS), pl.DataFrame(functions, schema=_MOVED))
+            of_unit = found[-1].slice(1).with_columns(unit=pl.lit(unit.name))
+            ran.append(of_unit.select(pl.col(n).cast(t) for n, t in _RAN.items()))
+    changes = pl.DataFrame(functions, schema=_MOVED)
+    return Counted(pl.DataFrame(rows, schema=_UNITS), changes, pl.concat(ran))
 
 
 def _moved(unit: Unit, before: pl.DataFrame, after: pl.DataFrame) -> list[dict[str, Any]]:
