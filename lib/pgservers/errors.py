@@ -32,7 +32,12 @@ class ServerError(StudyError):
 
 
 class ServerDied(ServerError):  # noqa: N818
-    """A server that had answered has gone away, or has ended a session."""
+    """A server that had answered has gone away, or has ended a session.
+
+    ``arm`` is the arm that it served, as far as that is known.
+    """
+
+    arm = ""
 
 
 class NotebookError(StudyError):

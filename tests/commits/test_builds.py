@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pgapps.builds.builder import _objects, commit_of
-from pgapps.compare.command import commands
+from pgapps.compare.command import _merge_base, commands
 from pgservers.errors import StudyError
 from pgservers.programs.installations import Binaries
 from pgservers.programs.relinking import can_relink, relinked
@@ -152,9 +152,31 @@ def test_both_sides_of_a_comparison_are_built_alike_from_a_repository(
     assert places[0].name.partition("-")[2] == places[1].name.partition("-")[2]
     assert asked[0].candidate.settings == {"work_mem": "64MB"}
     for words, said in (
-        (["--repo", source, "--candidate", "v1"], "name a --baseline as well"),
+        (["--repo", source, "--candidate", "v1"], "name a --baseline"),
         (["--repo", source, "--baseline", "v0", "--candidate", "v9"], "has no commit 'v9'"),
     ):
         failed = compare(*words)
         assert failed.exit_code == 3
         assert said in failed.output
+
+
+def test_a_remotes_branch_is_known_by_its_name_alone(history: Callable[..., Repository]) -> None:
+    repository = history([1.0, 2.0])
+    git(repository.source, "update-ref", "refs/remotes/origin/theirs", "v0")
+    assert repository.commit("theirs") == repository.commit("v0")
+    git(repository.source, "update-ref", "refs/remotes/other/theirs", "v1")
+    with pytest.raises(StudyError, match="has no commit 'theirs'"):
+        repository.commit("theirs")
+
+
+def test_without_a_baseline_a_patch_is_compared_with_where_it_branched_off(
+    history: Callable[..., Repository], capsys: pytest.CaptureFixture[str]
+) -> None:
+    repository = history([1.0, 2.0])
+    git(repository.source, "checkout", "--quiet", "-B", "main", "v1")
+    git(repository.source, "checkout", "--quiet", "-b", "patch", "v0")
+    commit(repository.source, files={"cost": "3.0"})
+    assert _merge_base(repository, "patch") == repository.commit("v0").sha
+    assert "Baseline: where patch left m" in capsys.readouterr().out
+    with pytest.raises(StudyError, match="has all of v0: name a --baseline"):
+        _merge_base(repository, "v0")

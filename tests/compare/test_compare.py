@@ -145,9 +145,10 @@ def first_line(result: Result) -> str:
     return " ".join(as_text(result).partition("\n\n")[0].split())
 
 
-def of_inserts(ratio: float) -> Measured:
+def of_inserts(ratio: float, *, spread: float = 1.0) -> Measured:
     """Two steps, of which insert takes ``ratio`` times as long on the candidate."""
-    return made_up(samples_of({"insert": logs(ratio), "select": logs(1.0)}))
+    inserts = [math.log(ratio) + spread * noise for noise in NOISE]
+    return made_up(samples_of({"insert": inserts, "select": logs(1.0)}))
 
 
 @pytest.mark.parametrize(("ratio", "verdict", "code"), [(1.1, "slower", 1), (0.8, "faster", 0)])

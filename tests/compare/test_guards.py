@@ -224,7 +224,7 @@ def test_a_step_whose_guard_failed_is_not_decided_and_the_others_are() -> None:
         "insert": None,
         "select": "results",
     }
-    assert "REGRESSION: 1 of 2 steps slower, 0 faster, 1 not decided." in words(other)
+    assert "REGRESSION: 1 of 2 steps slower (1.100), 0 faster, 1 not decided." in words(other)
 
 
 def test_another_default_is_a_part_of_the_candidate() -> None:

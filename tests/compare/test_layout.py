@@ -292,6 +292,19 @@ def test_counts_alone_make_no_step_slower() -> None:
     assert (found.code, found.effects["verdict"].to_list()) == (0, ["equivalent"])
 
 
+def test_more_instructions_beside_an_open_time_are_not_decided() -> None:
+    hidden = of_inserts(1.012, spread=8)
+    assert result(hidden).code == 0, "noise alone hides nothing that is known"
+    found = result(hidden, counted=counts(1000.0, 1108.0))
+    assert found.code == 2
+    assert first_line(found).startswith(
+        "Not decided, because instructions grew by 10.8 % in 1 step of open time"
+    )
+    assert "1.108 times the instructions" in as_text(found)
+    within = result(hidden, counted=counts(1000.0, 1015.0))
+    assert within.code == 0, "by less than the margin"
+
+
 def test_the_units_of_a_step_are_taken_together() -> None:
     one, two = counts(1000.0, 1010.0).units, counts(3000.0, 2990.0).units
     both = Counted(pl.concat([one, two]), counts(1.0, 1.0).moved)
@@ -303,7 +316,7 @@ def test_the_units_of_a_step_are_taken_together() -> None:
 
 def test_instructions_explain_a_step_by_its_estimate_and_not_by_the_end_of_its_interval() -> None:
     row = {"ratio": 1.04, "low": 1.002, "high": 1.08, "instructions": 1.003, "verdict": "slower"}
-    effects = pl.DataFrame([row | {"allowance": 0.05, "blocks_needed": None}])
+    effects = pl.DataFrame([row | {"allowance": 0.05, "blocks_needed": None, "margin": 0.02}])
     assert doubted(effects, is_fixed=True)["doubt"].to_list() == ["layout not excluded"]
     by_the_end = effects.with_columns(ratio="low")
     assert doubted(by_the_end, is_fixed=True)["doubt"].to_list() == [None]

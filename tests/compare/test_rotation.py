@@ -145,6 +145,37 @@ def test_a_study_that_fails_ends_alone() -> None:
     assert (a.done, b.done, c.done) == (2, 5, 0)
 
 
+class Crashing:
+    """A session whose block crashes a server as often as there are messages."""
+
+    def __init__(self, *messages: str) -> None:
+        self.messages = list(messages)
+        self.arms = {"heap, candidate": Arm("heap, candidate")}
+        self.design = Mock(fails_on=lambda _: "the candidate")
+        self.finished: list[int] = []
+
+    def begin(self) -> None:
+        pass
+
+    def block(self, number: int) -> None:
+        if self.messages:
+            died = ServerDied(self.messages.pop(0))
+            died.arm = "heap, candidate"
+            raise died
+        self.finished.append(number)
+
+
+def test_a_block_is_measured_again_without_what_crashed_a_server() -> None:
+    study = ComparedStudy("shop", Mock(), ["heap"], ["heap"])
+    study.session = Crashing("one.sql crashed", "two.sql crashed")  # type: ignore[assignment]
+    study.block()
+    assert study.crashes == [("candidate", "one.sql crashed"), ("candidate", "two.sql crashed")]
+    assert study.done == 1
+    study.session = Crashing("one.sql crashed", "it goes on")  # type: ignore[assignment]
+    with pytest.raises(ServerDied, match=r"one\.sql"):
+        study.block()
+
+
 def test_what_concerns_all_studies_ends_all() -> None:
     def failed(_: str, error: StudyError) -> None:
         raise error
@@ -216,11 +247,11 @@ def test_instructions_are_counted_where_programs_differ_or_it_is_asked_for(
     monkeypatch.setattr(run, "counted", lambda *_, seconds: spent.append(seconds))
     monkeypatch.setattr(run, "reason_no_valgrind", lambda: None)
     request = Request(Side("embedded"), candidate, ("made_up",), **asked)
-    run._counts(request, warn=print)
+    run._counts(request, print, print)
     assert spent == seconds
     spent.clear()
     monkeypatch.setattr(run, "reason_no_valgrind", lambda: "there is no valgrind")
-    run._counts(request, warn=print)
+    run._counts(request, print, print)
     assert spent == (seconds if asked.get("instructions") else [])
 
 
@@ -234,7 +265,7 @@ def test_what_cannot_be_counted_ends_a_comparison_only_where_counts_are_asked_fo
     monkeypatch.setattr(run, "reason_no_valgrind", lambda: None)
     request = partial(Request, Side("embedded"), BUILD, ("made_up",))
     told: list[str] = []
-    assert run._counts(request(), warn=told.append) is None
+    assert run._counts(request(), print, told.append) is None
     assert told == ["No instructions are counted: One script fails."]
     with pytest.raises(StudyError, match="One script fails"):
-        run._counts(request(instructions=True), warn=told.append)
+        run._counts(request(instructions=True), print, told.append)

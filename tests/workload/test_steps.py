@@ -10,7 +10,7 @@ import pytest
 from pgapps.workload.loading import Tables, tables_of
 from pgapps.workload.pgbench_options import asked
 from pgapps.workload.scripts import read_workload
-from pgapps.workload.steps import defined, steps_of
+from pgapps.workload.steps import altered, defined, steps_of
 from pgapps.workload.turns import Turn, tried
 from pgservers.errors import StudyError
 from pgservers.programs.installations import counts_failures
@@ -23,6 +23,27 @@ if TYPE_CHECKING:
 
 HOW: dict[str, Any] = {"clients": 1, "protocol": "prepared", "variables": {"scale": 1}}
 RANDOM_KEY = "\\set i random(1, 1000000000)\nINSERT INTO t VALUES (:i);\n"
+
+
+@pytest.mark.parametrize(
+    ("statement", "taken"),
+    [
+        ("SELECT to_char(now(), 'HH24:MI:SS')", ":MI, :SS"),
+        ("""SELECT '{"a":true}'::json""", ":true"),
+        ("SELECT $x$it's :here$x$", ":here"),
+        ("SELECT :i, 'a::text', '12:30', 'it''s'", None),
+        ("-- it's :not quoted\nSELECT 1 /* ':nor' */", None),
+    ],
+)
+def test_a_name_in_quotes_is_no_parameter_unless_text_is_sent(
+    shop: Path, statement: str, taken: str | None
+) -> None:
+    (shop / "one.sql").write_text(f"\\set i 1\n{statement};\n")
+    workload = read_workload(shop)
+    found = altered(workload, "prepared")
+    assert list(found) == (["one"] if taken else [])
+    assert not taken or f"pgbench takes {taken} in quotes" in found["one"]
+    assert altered(workload, "simple") == {}
 
 
 def test_a_command_line_of_pgbench_is_taken_over(shop: Path) -> None:

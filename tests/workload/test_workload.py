@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -19,10 +21,13 @@ from pgapps.workload.scripts import read_workload
 from pgapps.workload.turns import round_125
 from pgapps.workload.writing import new_workload
 from pgservers.errors import StudyError
+from pgstudies.measuring.pgbench import pgbench
 from tests.servers_at_hand import skip_but_not_in_ci
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pgstudies.measuring.trial import Trial
 
 EXAMPLE = ["orders of a customer", "sales of a month by city", "stock"]
 
@@ -39,6 +44,12 @@ def test_a_file_is_a_script_and_so_is_what_follows_each_name(shop: Path) -> None
     assert scripts[2].text == "\\set i random(1, 9)\nSELECT :i;\n"
 
 
+def test_marks_of_scripts_say_what_is_expected(shop: Path) -> None:
+    marked = "-- name: claim\n-- expect:  < 0.7\nSELECT 1;\n-- name: other\n--control\nSELECT 2;\n"
+    (shop / "two.sql").write_text(marked)
+    assert read_workload(shop).expected == {"claim": "< 0.7", "other": "control"}
+
+
 @pytest.mark.parametrize(
     ("file", "text", "words"),
     [
@@ -46,6 +57,9 @@ def test_a_file_is_a_script_and_so_is_what_follows_each_name(shop: Path) -> None
         ("one.sql", "\\shell ls\n", r"one.sql, line 1: \\shell .* it runs a program"),
         ("one.sql", "-- Nothing yet.\n", "has no script"),
         ("two.sql", "-- name: one\nSELECT 2;\n", "two scripts called 'one'"),
+        ("one.sql", "-- expect: faster\nSELECT 1;\n", r"one.sql, line 1: .* not 'faster'"),
+        ("one.sql", "-- expect: < 0\nSELECT 1;\n", r"a ratio of times, .* not '< 0'"),
+        ("one.sql", "-- control\nSELECT 1;\n-- expect: > 1\n", "the script has 2 marks"),
         ("settings.conf", "work_mem\n", "line 1: write settings as in postgresql.conf"),
         ("settings.conf", "archive_command = 'rm -r /'\n", "sets archive_command"),
     ],
@@ -129,7 +143,8 @@ def compared(
     run = measured_run(request, tell=lambda _: None, warn=complaints.append)
     if complaints:
         raise StudyError(*complaints)
-    return result_of(request.comparison, run.measured, case=None, margin=0.02, profile="quick")
+    how: dict[str, Any] = {"profile": "quick", "crashes": run.crashes}
+    return result_of(request.comparison, run.measured, case=None, margin=0.02, **how)
 
 
 def test_a_workload_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,12 +163,33 @@ def test_a_workload_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert 'relation "missing" does not exist' in text
 
 
+def test_a_script_that_crashes_the_candidate_costs_itself_alone(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shop / "two.sql").write_text("SELECT 2;\n")
+
+    def crashing(trial: Trial, step: str, script: str, **how: Any) -> None:
+        if "2" in script and trial.value("SHOW enable_hashjoin") == "off":
+            os.kill(trial.connection.info.backend_pid, signal.SIGSEGV)
+            raise StudyError("server closed the connection unexpectedly")
+        pgbench(trial, step, script, **how)
+
+    monkeypatch.setattr("pgapps.workload.steps.pgbench", crashing)
+    result = compared(shop, tmp_path / "records", monkeypatch)
+    assert result.code == 1
+    assert result.effects["step"].to_list() == ["one"]
+    text = " ".join(as_text(result).split())
+    assert text.startswith("CRASH of the candidate: 0 of 1 step slower")
+    assert "Crash, candidate: two.sql, on PostgreSQL 18" in text
+    assert "was terminated by signal 11" in text
+
+
 @pytest.mark.thorough
 def test_a_workload_of_which_no_script_runs_is_told_why(
     shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (shop / "one.sql").write_text("SELEC 1;\n")
-    why = r"(?s)No block was finished.*one\.sql, line 1, on .* syntax error at or near"
+    why = r"No script can run: one\.sql, line 1, on .* syntax error at or near"
     with pytest.raises(StudyError, match=why):
         compared(shop, tmp_path / "records", monkeypatch)
 

@@ -128,15 +128,36 @@ class Repository:
         return self.source / output.removesuffix("\n")
 
     def commit(self, name: str) -> Commit:
-        """The commit that a name stands for; raises StudyError where there is none."""
-        which = ["--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"]
-        sha = _git(self.source, "rev-parse", *which, check=False).strip() if name else ""
+        """The commit that a name stands for; raises StudyError where there is none.
+
+        The name of a remote's branch alone will do if no other remote has one of that name.
+        """
+        sha = self._sha(name) or self._sha_at_a_remote(name)
         if not re.fullmatch(r"[0-9a-f]{40,64}", sha):  # that of ^v1 has a ^ as well
             is_shallow = _git(self.source, "rev-parse", "--is-shallow-repository").strip() == "true"
             fetch = "; it is a shallow clone: git fetch --unshallow --tags" if is_shallow else ""
             raise StudyError(f"{self.source} has no commit {name!r}{fetch}.")
         output = _git(self.source, "show", "-s", "--format=%H%x00%as%x00%an%x00%s", sha)
         return Commit(*output.rstrip("\n").split("\0", 3))
+
+    def _sha(self, name: str) -> str:
+        which = ["--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"]
+        return _git(self.source, "rev-parse", *which, check=False).strip() if name else ""
+
+    def _sha_at_a_remote(self, name: str) -> str:
+        if not re.fullmatch(r"\w[\w./-]*", name):
+            return ""
+        pattern = f"refs/remotes/*/{name}"
+        found = set(_git(self.source, "for-each-ref", "--format=%(objectname)", pattern).split())
+        return found.pop() if len(found) == 1 else ""
+
+    @property
+    def trunk(self) -> str:
+        """The branch that patches are made for; raises StudyError where there is none."""
+        for name in ("refs/remotes/origin/HEAD", "master", "main"):
+            if self._sha(name):
+                return name.removeprefix("refs/remotes/")
+        raise StudyError(f"{self.source} has no branch master or main: name a --baseline.")
 
     def text(self, sha: str, path: str) -> str:
         """A file of a commit; empty where it has none."""
@@ -199,7 +220,13 @@ _ENVIRONMENT = {
     "GIT_TERMINAL_PROMPT": "0",
 }
 
-_KEPT_VARIABLES = ("SUDO_UID", "XDG_CONFIG_HOME")
+_KEPT_VARIABLES = (
+    "GIT_CONFIG_GLOBAL",
+    "GIT_CONFIG_NOSYSTEM",
+    "GIT_CONFIG_SYSTEM",
+    "SUDO_UID",
+    "XDG_CONFIG_HOME",
+)
 """The variables by which git checks who owns a repository, and finds safe.directory."""
 
 

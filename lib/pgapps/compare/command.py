@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgservers.errors import SpaceError, StudyError
-from pgservers.terminal import say, tell
+from pgservers.terminal import printable, say, tell
 from pgstudies.run_options import RunOptions
 
 from ..options import BisectRun, Parameters, Pgbench, Profile, assignments, for_git
@@ -20,6 +20,7 @@ from ..options import BisectRun, Parameters, Pgbench, Profile, assignments, for_
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ..builds.repository import Repository
     from .request import Request
 
 commands = typer.Typer()
@@ -52,14 +53,17 @@ Examples:
   pgstudies compare --baseline 14 --candidate 18 --workload DIR
   pgstudies compare --candidate my.conf --pgbench "-f a.sql@3 -f b.sql -s 10"
   pgstudies compare --repo ~/src/pg --baseline master --candidate patch
+  pgstudies compare --repo DIR --baseline B --candidate C --minutes 0
 
 \b
 Exit codes:
   0    no regression found; the first line says how precisely steps are known
-  1    a step is slower: a regression
+  1    a step is slower: a regression; or the candidate's server crashed, or a
+       script is not as it was expected;
+       with --minutes 0, a unit takes more instructions, by more than --margin
   2    not decided, and the first line says why: a guard failed, layout may
-       explain a difference, times differ but instructions do not, a step has
-       no interval, or a study could not be compared
+       explain a difference, only one of times and instructions differs, a step
+       has no interval, an expectation is open, or something was left out
   3    the comparison could not be run
   5    the disk is full, or cannot be written to
   125  with --bisect-run, in place of 2 and 3; 133, in place of 5
@@ -77,7 +81,8 @@ def compare(  # noqa: D103  (its help is above)
         str | None,
         typer.Option(
             metavar="SIDE",
-            help="The side it is compared with.  [default: $PGSTUDIES_SERVER, else embedded]",
+            help="The side it is compared with.  [default: $PGSTUDIES_SERVER, else embedded; with "
+            "--repo where the candidate branched off]",
         ),
     ] = None,
     repo: Annotated[
@@ -125,11 +130,11 @@ def compare(  # noqa: D103  (its help is above)
     minutes: Annotated[
         float | None,
         typer.Option(
-            min=0.01,
+            min=0,
             max=100_000,
             metavar="M",
-            help="Measure as many blocks as fit into this time.  [default: 10, unless --blocks is "
-            "given]",
+            help="Measure as many blocks as fit into this time; 0: only count instructions.  "
+            "[default: 10, unless --blocks is given]",
         ),
     ] = None,
     until_decided: Annotated[
@@ -221,11 +226,11 @@ def compare(  # noqa: D103  (its help is above)
             pin=pin,
             margin=margin,
             blocks=blocks,
-            minutes=minutes,
+            minutes=minutes or None,
             until_decided=until_decided,
             instructions=instructions,
         )
-        code = _compare(request, report)
+        code = _compare(request, report, only_counts=minutes == 0)
     except StudyError as error:
         code = _told(error)
     raise typer.Exit(for_git(code, bisect_run=bisect_run))
@@ -293,19 +298,33 @@ def _built(repo: Path, baseline: str | None, candidate: str) -> tuple[str, str]:
     from ..builds.builder import built
     from ..builds.repository import Repository
 
-    if baseline is None:
-        raise StudyError("With --repo both sides are commits: name a --baseline as well.")
     repository = Repository(repo)
+    if baseline is None:
+        baseline = _merge_base(repository, candidate)
     parts = []
     for text in (baseline, candidate):
         name, plus, file = text.rpartition("+")
         parts.append((name, plus + file) if plus and Path(file).is_file() else (text, ""))
     commits = [repository.commit(name) for name, _ in parts]
+    if commits[0] == commits[1]:
+        tell("Both sides are the same commit: what differs is chance, or the settings.")
     with repository.held():
         before, after = built(repository, commits, [])
     for (name, _), place in zip(parts, (before, after), strict=True):
         tell(f"{name} is built in {place}.")
     return f"{before}{parts[0][1]}", f"{after}{parts[1][1]}"
+
+
+def _merge_base(repository: Repository, candidate: str) -> str:
+    """Where the candidate branched off; raises StudyError if it did not."""
+    name, plus, file = candidate.rpartition("+")
+    head = name if plus and Path(file).is_file() else candidate
+    trunk = repository.trunk
+    base = repository.commit(repository.merge_base(trunk, head))
+    if base == repository.commit(head):
+        raise StudyError(f"{trunk} has all of {head}: name a --baseline.")
+    tell(f"Baseline: where {head} left {trunk}, {base.short} ({base.about}).")
+    return base.sha
 
 
 def _require_unset(parameters: Mapping[str, object]) -> None:
@@ -332,11 +351,14 @@ def _told(error: StudyError) -> int:
     return error.exit_code if isinstance(error, SpaceError) else CANNOT_RUN
 
 
-def _compare(request: Request, report: Path | None, *, fresh: bool = False) -> int:
+def _compare(
+    request: Request, report: Path | None, *, fresh: bool = False, only_counts: bool = False
+) -> int:
     from pgservers.programs.installations import require_alike_builds
     from pgservers.servers.serve import require_server
 
     from ..builds.trees import keep_links
+    from .design import CANDIDATE
     from .report import write_report
     from .request import typed
     from .run import compared, result_for
@@ -350,6 +372,8 @@ def _compare(request: Request, report: Path | None, *, fresh: bool = False) -> i
     for server in dict.fromkeys(servers):
         require_server(server)
     require_alike_builds(*servers)
+    if only_counts:
+        return _counted(request)
     for line in keep_links(servers):
         tell(line)
     fresh = fresh or RunOptions.given().fresh
@@ -358,12 +382,29 @@ def _compare(request: Request, report: Path | None, *, fresh: bool = False) -> i
         say("interrupted; what is finished is kept: run it again to continue.")
         if not any(m.samples.height for m in found.measured):
             return 130
-    result = result_for(request, found.measured, found.counts, found.failures)
+    for side, how in found.crashes:
+        say(f"the {side}'s server crashed: {how}")
+    if found.crashes and not any(m.samples.height for m in found.measured):
+        return 1 if CANDIDATE in dict(found.crashes) else CANNOT_RUN
+    result = result_for(request, found.measured, found.counts, found.failures, found.crashes)
     text = as_text(result, shlex.join(["pgstudies", *sys.argv[1:]]))
     tell(f"{text}\n\nReport: {write_report(result, request, text, target)}")
     if found.failures:
         say(f"not compared: {', '.join(found.failures)}, for the reasons above.")
     return 130 if found.interrupted else result.code
+
+
+def _counted(request: Request) -> int:
+    """Count the instructions of both sides, and nothing else; returns the exit code."""
+    from .run import counts_of
+    from .text import instructions
+
+    counts = counts_of(request)
+    for line in instructions(counts):
+        tell(printable(line))
+    if (counts.units["ratio"] > 1 + request.margin).any():
+        return 1
+    return 2 if counts.units["ratio"].has_nulls() or counts.units.is_empty() else 0
 
 
 def _of_workload(request: Request) -> Request:
@@ -374,11 +415,16 @@ def _of_workload(request: Request) -> Request:
     from msgspec.structs import replace
 
     from ..workload.loading import lacking
-    from ..workload.steps import runnable
+    from ..workload.steps import altered, runnable
     from .request import check_settings
 
     parameters: dict[str, Any] = dict(request.parameters)
     workload = runnable(parameters)
+    unable = altered(workload, parameters.get("protocol", "prepared"))
+    for name, why in unable.items():
+        tell(f"{name} cannot run: {why}.")
+    if len(unable) == len(workload.scripts):
+        raise StudyError("No script of the workload can run, for the reasons above.")
     for name, releases in check_settings(workload.settings, request).items():
         tell(f"Left out of settings.conf: {name}: it is not known to {releases}.")
     found = lacking(workload.schema, (request.baseline.server, request.candidate.server))

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pgservers.errors import StudyError
+from pgservers.errors import ServerDied, StudyError
 from pgstudies.analysis.intervals import MOST_BLOCKS
 from pgstudies.measuring.session import session
 from pgstudies.run_options import RunOptions
@@ -38,6 +38,7 @@ class ComparedStudy(ExitStack):
         known: The study's arms that can be compared.
         arms: Those that are compared.
         took: How long each block of this run took (s).
+        crashes: The side whose server crashed, and how, once for each step that it crashed in.
 
     """
 
@@ -50,6 +51,7 @@ class ComparedStudy(ExitStack):
         self.known = known
         self.arms = tuple(arms)
         self.took: list[float] = []
+        self.crashes: list[tuple[str, str]] = []
         self.session: Session | None = None
 
     def enter(
@@ -81,13 +83,26 @@ class ComparedStudy(ExitStack):
         return sum(self.took) / len(self.took) if self.took else 0.0
 
     def block(self) -> None:
-        """Measure the next block."""
+        """Measure the next block, and if a server crashes, once more without the step.
+
+        Raises ServerDied if it crashes in the same way again.
+        """
         assert self.session is not None
         self.session.begin()
         finished = self.session.finished
         number = next(n for n in range(1, len(finished) + 2) if n not in finished)
         began = time.monotonic()
-        self.session.block(number)
+        while True:
+            try:
+                self.session.block(number)
+                break
+            except ServerDied as died:
+                arm = self.session.arms.get(died.arm)
+                where = (self.session.design.fails_on(arm) if arm else None) or ""
+                crash = where.removeprefix("the "), str(died)
+                if not where or crash in self.crashes:
+                    raise
+                self.crashes.append(crash)
         self.took.append(time.monotonic() - began)
 
     def costs(self) -> dict[str, float]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pgservers.addresses import Address
 from pgservers.errors import NotebookError, ServerDied, StudyError
-from pgservers.terminal import Progress
+from pgservers.terminal import Progress, printable
 from pgstudies.analysis.intervals import MOST_BLOCKS
 from pgstudies.measuring.measure import measuring_here
 from pgstudies.rooms import find_room, rooms
@@ -27,6 +27,7 @@ from .design import SIDES
 from .judging.measured import read_measured
 from .judging.result import IS_DECIDED, result_of, undecided
 from .rotation import FEWEST_ROUNDS, ComparedStudy, Rotation
+from .text import instructions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -64,6 +65,7 @@ class ComparisonRun:
         measured: The studies with blocks, including finished blocks of earlier runs.
         counts: The instructions of both sides, if they were counted.
         failures: The studies that could not be compared.
+        crashes: The sides whose servers crashed, and how.
         interrupted: Whether Ctrl-C ended it.
 
     """
@@ -71,6 +73,7 @@ class ComparisonRun:
     measured: tuple[Measured, ...]
     counts: Counted | None
     failures: tuple[str, ...]
+    crashes: tuple[tuple[str, str], ...]
     interrupted: bool
 
 
@@ -87,8 +90,7 @@ def compared(
     no earlier block counts.  After Ctrl-C the finished blocks are returned.  Raises StudyError for
     an arm that no study has, and for an error of all studies, such as a full disk.
     """
-    began = time.monotonic()
-    seconds = _seconds(request)
+    ends_at = _ends_at(request)
     failures: list[str] = []
     studies: list[ComparedStudy] = []
     counts = None
@@ -109,7 +111,7 @@ def compared(
         for line in _intention(request, studies):
             tell(line)
         studies = [study for study in studies if study.arms]
-        counts = _counts(request, warn)
+        counts = _counts(request, tell, warn)
         with (
             measuring_here("a comparison") as findings,
             Progress("comparing", None) as progress,
@@ -127,13 +129,13 @@ def compared(
                 findings=findings,
                 progress=progress,
             )
-            ends_at = began + seconds - min(REPORT_S, seconds / 20)
             most = request.blocks or MOST_BLOCKS
             _rotate(request, Rotation([*studies], enter, failed, progress, ends_at, most))
     except KeyboardInterrupt:
         interrupted = True
     found = _measured(study for study in studies if study.name not in failures)
-    return ComparisonRun(tuple(found), counts, tuple(failures), interrupted)
+    crashes = tuple(crash for study in studies for crash in study.crashes)
+    return ComparisonRun(tuple(found), counts, tuple(failures), crashes, interrupted)
 
 
 def _seconds(request: Request) -> float:
@@ -141,6 +143,12 @@ def _seconds(request: Request) -> float:
     if request.minutes is None and request.blocks:
         return math.inf
     return 60 * (request.minutes or DEFAULT_MINUTES)
+
+
+def _ends_at(request: Request) -> float:
+    """When the last block shall have ended, by the monotonic clock."""
+    seconds = _seconds(request)
+    return time.monotonic() + seconds - min(REPORT_S, seconds / 20)
 
 
 def _rotate(request: Request, rotation: Rotation) -> None:
@@ -219,6 +227,7 @@ def result_for(
     measured: Iterable[Measured],
     counts: Counted | None = None,
     failures: Sequence[str] = (),
+    crashes: Sequence[tuple[str, str]] = (),
 ) -> Result:
     """Judge what was measured as the request asks; raises as ``result_of`` does."""
     return result_of(
@@ -230,10 +239,13 @@ def result_for(
         profile=request.profile,
         counted=counts,
         failures=failures,
+        crashes=crashes,
     )
 
 
-def _counts(request: Request, warn: Callable[[str], None]) -> Counted | None:
+def _counts(
+    request: Request, tell: Callable[[str], None], warn: Callable[[str], None]
+) -> Counted | None:
     """The counts if asked for; without either option, if they are worth a part of the time."""
     asked = request.instructions
     if asked is False or (asked is None and not _is_worth_counting(request)):
@@ -242,15 +254,7 @@ def _counts(request: Request, warn: Callable[[str], None]) -> Counted | None:
     if not asked and math.isinf(seconds):
         seconds = 60 * DEFAULT_MINUTES
     try:
-        wanted = [
-            unit
-            for study in request.studies
-            if study in rooms("workload")
-            for unit in statement_units(study, request.baseline.server, request.parameters)
-            if (request.case or "") in unit.name
-        ]
-        part = ASKED_PART if asked else UNASKED_PART
-        return counted(request, wanted or None, seconds=part * seconds)
+        counts = counts_of(request, (ASKED_PART if asked else UNASKED_PART) * seconds)
     except StudyError as error:
         if asked:
             raise
@@ -258,6 +262,21 @@ def _counts(request: Request, warn: Callable[[str], None]) -> Counted | None:
         # measuring as well.
         warn(f"No instructions are counted: {error}")
         return None
+    for line in instructions(counts):
+        tell(printable(line))
+    return counts
+
+
+def counts_of(request: Request, seconds: float = math.inf) -> Counted:
+    """The instructions of the units of the request's studies or workload, as ``counted``."""
+    wanted = [
+        unit
+        for study in request.studies
+        if study in rooms("workload")
+        for unit in statement_units(study, request.baseline.server, request.parameters)
+        if (request.case or "") in unit.name
+    ]
+    return counted(request, wanted or None, seconds=seconds)
 
 
 def _is_worth_counting(request: Request) -> bool:

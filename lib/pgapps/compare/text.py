@@ -16,9 +16,10 @@ from ..builds.builder import commit_of
 from ..counting.by_function import hint_of_names
 from ..counting.frames import EXACT
 from .design import BASELINE, CANDIDATE
+from .judging.expectations import in_words
 from .judging.guards import named, not_compared, step_name
-from .judging.layout import NOT_EXCLUDED, SAME_WORK
-from .judging.measured import CPU, PLACE
+from .judging.layout import MORE_WORK, NOT_EXCLUDED, SAME_WORK
+from .judging.measured import CPU, DELAY, PLACE
 from .judging.result import IS_DECIDED, IS_HIDDEN, decisive_failures
 
 if TYPE_CHECKING:
@@ -55,12 +56,13 @@ def as_text(result: Result, command: str = "") -> str:
     parts = [
         _wrapped(headline(result), 0),
         _who(result, command),
+        [line for side, how in result.crashes for line in _wrapped(f"Crash, {side}: {how}.", 2)],
         *_times(result),
         _failed(result.failed),
         _left_out(result),
         _why(result),
         _rows(result.rows),
-        _instructions(result.counted),
+        instructions(result.counted),
         _guards(result.guards),
     ]
     text = "\n\n".join("\n".join(map(printable, part)) for part in parts if part)
@@ -68,32 +70,52 @@ def as_text(result: Result, command: str = "") -> str:
 
 
 def headline(result: Result) -> str:
-    """The answer in one sentence."""
+    """The answer in one sentence, after one on what the marked scripts were expected to take."""
+    expected = in_words(result.expected)
+    return f"{expected}. {_found(result)}" if expected else _found(result)
+
+
+def _found(result: Result) -> str:
     effects = result.effects
     count = effects.height
     decided = effects.filter(IS_DECIDED)
-    slower, faster = (decided.filter(pl.col("verdict") == v).height for v in ("slower", "faster"))
+    moved = {v: decided.filter(pl.col("verdict") == v) for v in ("slower", "faster")}
+    slower, faster = (moved[verdict].height for verdict in ("slower", "faster"))
     left = count - decided.height
-    summary = f"{slower} of {_number(count)} slower, {faster} faster"
+    summary = (
+        f"{slower} of {_number(count)} slower{_ratios(moved['slower'])}, "
+        f"{faster} faster{_ratios(moved['faster'])}"
+    )
     if unmeasured := _unmeasured(result):
         summary += f", {unmeasured} not measured"
     margin = f"{100 * result.margin:g} %"
     code = result.code
+    first = "Faster, and no regression" if faster else "No regression"
     if code == 0 and not left:
-        return f"No regression: {summary}, the others equivalent within {margin}."
+        return f"{first}: {summary}, the others equivalent within {margin}."
     if code == 0:
         alike = decided.height - slower - faster
         hidden = _half_widths(effects.filter(IS_HIDDEN))
         within = dict.fromkeys(f"{edge:.1f}" for edge in (min(hidden), max(hidden)))
         return (
-            f"No regression found: {summary}, {alike} equivalent within {margin}; {left} known no "
-            f"better than within {' to '.join(within)} %."
+            f"{first} found: {summary}, {alike} equivalent within {margin}; {left} known no better "
+            f"than within {' to '.join(within)} %."
         )
     if left:
         summary += f", {left} not decided"
-    if code == 1:
+    if any(side == CANDIDATE for side, _ in result.crashes):
+        return f"CRASH of the candidate: {summary}."
+    if slower:
         return f"REGRESSION: {summary}."
+    if code == 1:
+        return f"NOT AS EXPECTED: {summary}."
     return f"Not decided, because {'; '.join(_why_undecided(result))}: {summary}."
+
+
+def _ratios(effects: pl.DataFrame) -> str:
+    """The least and the largest ratio, in brackets; empty for no effect."""
+    ends = [_ratio(ratio) for ratio in sorted(effects["ratio"])]
+    return f" ({' to '.join(dict.fromkeys((ends[0], ends[-1])))})" if ends else ""
 
 
 def _unmeasured(result: Result) -> int:
@@ -115,8 +137,15 @@ def _why_undecided(result: Result) -> Iterator[str]:
     ):
         if count := rest.filter(doubt=doubt).height:
             yield f"{what} {_number(count)}"
+    if more := sorted(rest.filter(doubt=MORE_WORK)["instructions"]):
+        most = f"{'up to ' if len(more) > 1 else ''}{100 * (more[-1] - 1):.1f} %"
+        yield f"instructions grew by {most} in {_number(len(more))} of open time"
+    if waiting := result.expected["is_met"].null_count():
+        yield f"{waiting} expectation{'s are' if waiting > 1 else ' is'} open"
     if without := rest.filter(pl.col("low").is_null()).height:
         yield f"there is no interval for {_number(without)}"
+    if result.crashes:
+        yield "the baseline crashed"
     if result.failures:
         yield f"{named(result.failures)} could not be compared"
 
@@ -322,7 +351,8 @@ def reason(row: Mapping[str, Any]) -> str:
     """One line on what changed: seconds with their share of the difference, counters as factors."""
     if row["share"] is not None:
         before, after = seconds(row["baseline"], row["candidate"])
-        return f"{row['metric']}: {before} -> {after}, {100 * row['share']:.0f} % of the difference"
+        what = {CPU: "CPU time", DELAY: "waiting for a core"}.get(row["metric"], row["metric"])
+        return f"{what}: {before} -> {after}, {100 * row['share']:.0f} % of the difference"
     before, after = f"{row['baseline']:.4g}", f"{row['candidate']:.4g}"
     medians = f"{row['metric']}: {before} -> {after} {row['unit']}"
     if row["low"] is None:
@@ -341,7 +371,8 @@ def seconds(before: float, after: float) -> tuple[str, str]:
 _UNITS = (("s", 1.0), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9))
 
 
-def _instructions(counted: Counted | None) -> list[str]:
+def instructions(counted: Counted | None) -> list[str]:
+    """The instructions of each unit on both sides, and the functions that changed most."""
     if counted is None or counted.units.is_empty():
         return []
     done = counted.units.filter(pl.col("reason").is_null())
@@ -359,9 +390,11 @@ def _instructions(counted: Counted | None) -> list[str]:
         lines.append(f"  {unit:{width}} {figures}")
         parts = counted.moved.filter(unit=row["unit"])
         if parts.height:
-            most = parts.head(_MOST_FUNCTIONS).iter_rows(named=True)
-            changes = (f"{r['function']} {r['change']:+,.0f}" for r in most)
-            lines += _wrapped(f"    changed most: {', '.join(changes)}", 6)
+            most = parts.head(_MOST_FUNCTIONS)
+            others = row["candidate"] - row["baseline"] - most["change"].sum()
+            changes = [*most.select("function", "change").rows(), ("all others", others)]
+            listed = (f"{name} {change:+,.0f}" for name, change in changes if round(change))
+            lines += _wrapped(f"    changed most: {', '.join(listed)}", 6)
     if told.height < done.height:
         less = differing.height - told.height
         same = done.height - differing.height

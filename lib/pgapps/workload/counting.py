@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
+from pgservers.errors import ServerError, SpaceError, StudyError
 from pgservers.servers.serve import serve
+from pgservers.terminal import say
 from pgstudies.measuring.arms import Arm
 from pgstudies.measuring.trial import Trial
 from pgstudies.rooms import find_room
@@ -47,8 +49,8 @@ _CREATE = (
 def statement_units(study: str, server: str, parameters: Mapping[str, Any]) -> Iterator[Unit]:
     """Each statement of each script as a unit: parse, plan and execute it once, with its values.
 
-    The values are those of one transaction, which pgbench runs on ``server``.  Raises StudyError
-    for a workload that cannot be read or loaded, or a script that fails.
+    The values are those of one transaction, which pgbench runs on ``server``.  A script that fails
+    is left out, with a message.  Raises StudyError for a workload that cannot be read or loaded.
     """
     home = find_room(study).directory / "example"
     workload = read_workload(parameters.get("directory") or home, parameters.get("mix") or ())
@@ -64,11 +66,17 @@ def statement_units(study: str, server: str, parameters: Mapping[str, Any]) -> I
 
     with serve(server, settings=workload.settings, unprivileged=True) as counted_on:
         load_into(counted_on)
-        with Trial(counted_on, Arm("counted"), block=0) as trial:
-            sent = {
-                script.name: statements_sent(trial, script.text, seed=1, variables=variables)
-                for script in workload.scripts
-            }
+        sent = {}
+        for one in workload.scripts:
+            try:
+                with Trial(counted_on, Arm("counted"), block=0) as trial:
+                    found = statements_sent(trial, one.text, seed=1, variables=variables)
+            except (ServerError, SpaceError):
+                raise
+            except StudyError as error:
+                say(f"{one.name} is not counted: {error}")
+            else:
+                sent[one.name] = found
     loaded = f"{workload.digest} {scale} {list(without)}"
     for script, statements in sent.items():
         for case, text in statements.items():

@@ -29,6 +29,11 @@ _SETTINGS = "settings.conf"
 
 _NAME = re.compile(r"^--[ \t]*name:[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 
+_MARK = re.compile(r"^--[ \t]*(?:(control)|expect:[ \t]*(.*?))[ \t]*$", re.MULTILINE)
+
+EXPECTATION = re.compile(r"([<>=])[ \t]*(\d{1,9}(?:\.\d{1,9})?)")
+"""What a script is expected to take on the candidate, relative to the baseline: < 0.7."""
+
 _COMMANDS = {"aset", "elif", "else", "endif", "gset", "if", "set"} | {
     f"{word}pipeline" for word in ("start", "sync", "end")
 }
@@ -46,12 +51,16 @@ _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 @dataclass(frozen=True)
 class Script:
-    """A pgbench script, which runs as one transaction, and its place in a file."""
+    """A pgbench script, which runs as one transaction, and its place in a file.
+
+    ``expected`` is its mark, control or as ``EXPECTATION``; empty without one.
+    """
 
     name: str
     text: str
     file: Path
     line: int
+    expected: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,11 @@ class Workload:
     def uses_pgbench_tables(self) -> bool:
         """Whether a script names one of the tables that ``pgbench -i`` creates."""
         return any(_PGBENCH_TABLES.search(script.text) for script in self.scripts)
+
+    @property
+    def expected(self) -> dict[str, str]:
+        """The marks of the scripts that have one, by script."""
+        return {script.name: script.expected for script in self.scripts if script.expected}
 
     @property
     def digest(self) -> str:
@@ -212,10 +226,26 @@ def _scripts_of(file: Path) -> list[Script]:
         if without_comments(part):
             begin = start + len(part) - len(part.lstrip())
             line = text.count("\n", 0, begin) + 1
-            found.append(Script(name, part.strip() + "\n", file, line))
+            expected = _expected(part, f"{file}, line {line}")
+            found.append(Script(name, part.strip() + "\n", file, line, expected))
         if mark:
             name, start = mark[1], mark.end()
     return found
+
+
+def _expected(text: str, where: str) -> str:
+    """The mark of a script, or an empty text; raises StudyError for one that cannot be judged."""
+    marks = [mark[1] or mark[2] for mark in _MARK.finditer(text)]
+    if len(marks) > 1:
+        raise StudyError(f"{where}: the script has {len(marks)} marks: keep one.")
+    for mark in marks:
+        known = EXPECTATION.fullmatch(mark)
+        if mark != "control" and not (known and float(known[2])):
+            raise StudyError(
+                f"{where}: what is expected is <, > or = and a ratio of times, as in "
+                f"`-- expect: < 0.7`, not {mark!r}."
+            )
+    return "".join(marks)
 
 
 def _require_harmless(file: Path, text: str) -> None:

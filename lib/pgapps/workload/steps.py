@@ -7,8 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pgservers.errors import ServerError, SpaceError, StudyError
+import psycopg
+
+from pgservers.errors import ServerDied, ServerError, SpaceError, StudyError
 from pgservers.programs.installations import counts_failures
+from pgservers.servers.base import ends_session
 from pgstudies.measuring.pgbench import pgbench
 
 from .scripts import read_workload
@@ -27,8 +30,16 @@ _PLACE = re.compile(r"script(\d*)\.sql:(\d+): ")
 # Errors of statements that cannot be prepared, but may run as text.
 _NEEDS_TEXT = re.compile(
     r"multiple commands into a prepared|could not determine data type|operator does not exist"
-    r"|operator is not unique|syntax error at or near \"\$\d"
+    r"|operator is not unique|syntax error at or near \"\$\d|bind message supplies \d+ parameters"
 )
+
+_QUOTED = re.compile(
+    r"""--[^\n]*|/\*.*?\*/|(?P<quoted>'(?:[^']|'')*'|"[^"]*"|\$(?P<tag>\w*)\$.*?\$(?P=tag)\$)""",
+    re.DOTALL,
+)
+_VARIABLE = re.compile(r"(?<!:):([A-Za-z_]\w*)")
+
+_GONE = re.compile(r"server closed the connection|terminating connection|Lost connection")
 
 _FAILURE = re.compile(r"deadlock detected|could not serialize access")
 
@@ -59,7 +70,8 @@ class Step:
     ) -> None:
         """Run a turn by ``pgbench``, with its other ``options``, and time its statements.
 
-        Raises StudyError, with file and line, if pgbench refuses a script.
+        Raises StudyError, with file and line, if pgbench refuses a script, and ServerDied if the
+        server crashes.
         """
 
         def keep_times(report: str) -> None:
@@ -110,8 +122,32 @@ def _described(scripts: Sequence[Script], name: str, trial: Trial, protocol: str
             where = f"{script.file.name}, line {script.line - 1 + int(place[2])}"
         elif len(scripts) == 1:
             where = scripts[0].file.name
+        if _GONE.search(text) and (crash := trial.server.crash()):
+            died = ServerDied(f"{where}, on {trial.server.version_text}: {crash}")
+            raise (trial.server.space_error(died) or died) from error
         text = _PLACE.sub("", text, count=1)
         raise StudyError(f"{where}, on {trial.server.version_text}: {text}") from error
+
+
+@contextmanager
+def noted(failed: dict[str, str], step: Step, of: Sequence[Step]) -> Iterator[None]:
+    """Note in ``failed``, by name, why a step cannot run; the others go on.
+
+    If it ends the server, that is noted and raised: the block is measured again without the step.
+    Raises StudyError if none of the steps can run.
+    """
+    try:
+        yield
+    except (ServerDied, psycopg.Error) as error:
+        if isinstance(error, ServerDied) or ends_session(error):
+            failed[step.name] = f"the server went away: {error}".strip().splitlines()[0]
+        raise
+    except (ServerError, SpaceError):
+        raise
+    except StudyError as error:
+        failed[step.name] = str(error)
+    if len(failed) == len(of):
+        raise StudyError(f"No script can run: {'; '.join(failed.values())}")
 
 
 def defined(texts: Sequence[str]) -> dict[str, str]:
@@ -121,6 +157,25 @@ def defined(texts: Sequence[str]) -> dict[str, str]:
         if not re.fullmatch(r"[A-Za-z_]\w*=.*", text, re.DOTALL) or text.startswith("pgstudies_"):
             raise StudyError(f"A variable of the scripts is given as name=value, not {text!r}.")
     return found
+
+
+def altered(workload: Workload, protocol: str) -> dict[str, str]:
+    """The scripts that cannot run under the protocol, by name, each with the reason.
+
+    Unless statements are sent as text, pgbench makes a parameter of each :name, in quotes as well.
+    """
+    if protocol == "simple":
+        return {}
+    reasons = {}
+    for script in workload.scripts:
+        quoted = [part["quoted"] or "" for part in _QUOTED.finditer(script.text)]
+        found = [f":{name}" for part in quoted for name in _VARIABLE.findall(part)]
+        if found:
+            reasons[script.name] = (
+                f"pgbench takes {', '.join(found)} in quotes for variables; -p protocol=simple "
+                f"sends the text as it is"
+            )
+    return reasons
 
 
 def runnable(parameters: Mapping[str, Any]) -> Workload:

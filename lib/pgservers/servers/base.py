@@ -135,6 +135,10 @@ class ServerBase(ABC):
             cause = cause.__cause__ or cause.__context__
         return None
 
+    def crash(self) -> str | None:
+        """What the log of a managed server says of a process that died of a signal; else None."""
+        return None
+
     def reason_unknown(self, *names: str) -> str | None:  # noqa: ARG002
         """Why a managed server's release cannot have settings of these names; None otherwise."""
         return None

@@ -393,16 +393,22 @@ class Session:
         """Translate a database's error into one about the run."""
         try:
             yield
+        except ServerDied as error:
+            error.arm = arm.name
+            raise
         except psycopg.Error as error:
             first = str(error).strip().splitlines()[0]
             full = self._instances[arm.name].space_error(error)
             if full is not None:
                 raise full from error
             if ends_session(error):
-                raise ServerDied(
-                    f"The server went away {when}, {arm.name} ({first}): the blocks "
-                    f"before are kept; run the same command again to continue."
-                ) from error
+                died = ServerDied(
+                    f"The server went away {when}, {arm.name} "
+                    f"({self._instances[arm.name].crash() or first}): the blocks before are kept; "
+                    f"run the same command again to continue."
+                )
+                died.arm = arm.name
+                raise died from error
             where = self.design.fails_on(arm) or where_not_loaded(arm.extension, error)
             if where is None or not isinstance(error, psycopg.DatabaseError):
                 raise

@@ -16,6 +16,7 @@ from scipy.special import ndtri
 
 from pgservers.addresses import EMBEDDED
 from pgservers.programs.releases import is_release
+from pgstudies.analysis.verdicts import OPEN
 
 from ...counting.frames import EXACT
 from ..counted import of_steps
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 NOT_EXCLUDED, SAME_WORK = "layout not excluded", "same instructions"
 """Why a step whose time differs is not called slower or faster."""
+
+MORE_WORK = "more instructions"
+"""Why an open step hides no mere noise: its instructions grew by more than the margin."""
 
 _UNEXPLAINED = f"{SAME_WORK}; placement, caches or waits"
 
@@ -97,8 +101,10 @@ def doubted(effects: pl.DataFrame, *, is_fixed: bool) -> pl.DataFrame:
     same direction, by ``EXPLAINED`` of what its time is estimated to differ by: two releases'
     counts are hardly ever the same, and half of them change with the time by chance.
 
-    Columns added: doubt, why a step is open that would be slower or faster, or null; note, what is
-    said of a step whose time differs though its instructions do not, or null.
+    Columns added: doubt, why a step is open that would be slower or faster, or is open although its
+    instructions grew by more than the margin, or null; note, what is said of a step whose time
+    differs though its instructions do not, or the other way round, or that is open though its
+    interval excludes 1, or null.
     """
     edge = pl.col("allowance").log1p()
     beyond = (pl.col("low").log() > edge) | (pl.col("high").log() < -edge)
@@ -112,14 +118,27 @@ def doubted(effects: pl.DataFrame, *, is_fixed: bool) -> pl.DataFrame:
         .then(pl.lit(SAME_WORK))
         .otherwise(pl.lit(NOT_EXCLUDED))
     )
+    is_open = pl.col("verdict").is_in(OPEN)
+    does_more = is_open & (pl.col("instructions") > 1 + pl.col("margin"))
+    grew = pl.format("{} times the instructions", pl.col("instructions").round(3))
+    excludes_one = (pl.col("low") > 1) | (pl.col("high") < 1)
+    percent = (100 * pl.col("margin")).round(1)
+    small = pl.format("differs, but not clearly by more than {} %", percent)
+    is_settled = pl.col("doubt").is_null() | (pl.col("doubt") == MORE_WORK)
     return effects.with_columns(
-        doubt=pl.when(differs & pl.lit(is_fixed)).then(doubt),
-        note=pl.when(differs & is_same).then(pl.lit(_UNEXPLAINED)),
+        doubt=pl.when(differs & pl.lit(is_fixed))
+        .then(doubt)
+        .when(does_more)
+        .then(pl.lit(MORE_WORK)),
+        note=pl.when(differs & is_same)
+        .then(pl.lit(_UNEXPLAINED))
+        .when(does_more)
+        .then(grew)
+        .when(is_open & excludes_one)
+        .then(small),
     ).with_columns(
-        verdict=pl.when(pl.col("doubt").is_not_null())
-        .then(pl.lit("inconclusive"))
-        .otherwise("verdict"),
-        blocks_needed=pl.when(pl.col("doubt").is_null()).then("blocks_needed"),
+        verdict=pl.when(is_settled).then("verdict").otherwise(pl.lit("inconclusive")),
+        blocks_needed=pl.when(is_settled).then("blocks_needed"),
     )
 
 

@@ -15,6 +15,7 @@ from pgstudies.analysis.verdicts import OPEN
 from pgstudies.measuring.pgbench import FAILURES
 
 from ..design import BASELINE, CANDIDATE
+from .expectations import expectations
 from .guards import beyond_cpu, check, differing_plans, not_compared, step_name
 from .layout import with_layout
 from .measured import IS_COMPARED_SIDE, PLACE, TIME, compared_effects, reasons
@@ -41,13 +42,14 @@ class Result:
     Attributes:
         measured: The studies with at least one finished block.
         effects: By ``compared_effects``, ``with_layout`` and ``with_guards``.
-        reasons, guards, plans, rows, failed: By ``reasons``, ``check``, ``differing_plans``,
-            ``differing_rows`` and ``failed_transactions``.
+        reasons, guards, plans, rows, failed, expected: By ``reasons``, ``check``,
+            ``differing_plans``, ``differing_rows``, ``failed_transactions`` and ``expectations``.
         margin: The declared margin, a fraction.
         profile: The size of the run.
         anytime: Whether the intervals are confidence sequences.
         counted: Instructions of both sides, if they were counted.
         failures: The studies that could not be compared.
+        crashes: The sides whose servers crashed in this run, and how.
 
     """
 
@@ -59,24 +61,29 @@ class Result:
     plans: pl.DataFrame
     rows: pl.DataFrame
     failed: pl.DataFrame
+    expected: pl.DataFrame
     margin: float
     profile: str
     anytime: bool = False
     counted: Counted | None = None
     failures: tuple[str, ...] = ()
+    crashes: tuple[tuple[str, str], ...] = ()
 
     @property
     def code(self) -> int:
-        """The exit code: 1 if a step was found to be slower, else 2 if one is undecided, else 0.
+        """The exit code: 1 if a step is slower, an expectation not met or the candidate crashed.
 
-        Undecided is a step with a failed guard, a doubt of ``with_layout`` or no interval, and a
-        study that could not be compared.
+        Else it is 2 if something is undecided: a step with a failed guard, a doubt of
+        ``with_layout`` or no interval, an open expectation, a crash, or a study that could not be
+        compared.  Otherwise it is 0.
         """
-        decided = self.effects.filter(IS_DECIDED)
-        if "slower" in decided["verdict"]:
+        decided, is_met = self.effects.filter(IS_DECIDED), self.expected["is_met"]
+        has_crashed = any(side == CANDIDATE for side, _ in self.crashes)
+        if has_crashed or "slower" in decided["verdict"] or False in is_met:
             return 1
         known = decided.height + self.effects.filter(IS_HIDDEN).height
-        return 2 if self.failures or known < self.effects.height else 0
+        is_open = known < self.effects.height or is_met.has_nulls()
+        return 2 if is_open or self.failures or self.crashes else 0
 
     @property
     def host(self) -> Mapping[str, Any]:
@@ -115,6 +122,7 @@ def result_of(
     profile: str,
     counted: Counted | None = None,
     failures: Sequence[str] = (),
+    crashes: Sequence[tuple[str, str]] = (),
 ) -> Result:
     """Judge the comparison; raises StudyError when no block is finished.
 
@@ -133,20 +141,23 @@ def result_of(
         timed = judge(waiting=waiting)
     effects = _with_waits(with_layout(timed, finished, counted), waiting)
     guards = check(finished, effects)
+    effects = with_guards(effects, guards)
     return Result(
         comparison=comparison,
         measured=finished,
-        effects=with_guards(effects, guards),
+        effects=effects,
         reasons=reasons(finished, timed),
         guards=guards,
         plans=differing_plans(finished),
         rows=differing_rows(finished),
         failed=failed_transactions(finished),
+        expected=expectations(finished, effects),
         margin=margin,
         profile=profile,
         anytime=anytime,
         counted=counted,
         failures=tuple(failures),
+        crashes=tuple(crashes),
     )
 
 

@@ -288,6 +288,10 @@ class Cluster(ServerBase):
                     raise
         return process.returncode, output.decode("utf-8", "replace")
 
+    def crash(self) -> str | None:
+        """The line of the log on the first process that died of a signal, and its statement."""
+        return self._last.crash() if self._last is not None else None
+
     def _running(self) -> Postmaster:
         if self._postmaster is None:
             raise ServerError("The server is not running.")

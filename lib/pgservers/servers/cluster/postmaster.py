@@ -41,6 +41,10 @@ _SEMAPHORES = (
 
 _VALUES = re.compile(r"HINT: +(Available values: .*?)\.?$")
 
+_CRASH_TOLD_S = 1.0
+_CRASHED = re.compile(r"(\w[\w ]*) \(PID \d+\) (was terminated by signal .*)")
+_WAS_RUNNING = re.compile(r"Failed process was running: (.*)")
+
 
 class StartError(ServerError):
     """The server did not start; the message is what its log says."""
@@ -145,6 +149,23 @@ class Postmaster:
                     more = _SEMAPHORES if "create semaphores" in message else values and values[1]
                     return f"{message} ({more})" if more else message
         return lines[-1].strip() if lines else "it said nothing"
+
+    def crash(self) -> str | None:
+        """The line of its log on the first child that died of a signal, and its statement; or None.
+
+        The line may come a moment after the session has ended.
+        """
+        deadline = time.monotonic() + _CRASH_TOLD_S
+        while True:
+            lines = self._log_lines()
+            for number, line in enumerate(lines):
+                if found := _CRASHED.search(line):
+                    running = _WAS_RUNNING.search(" ".join(lines[number + 1 : number + 2]))
+                    crash = f"{found[1]} {found[2]}"
+                    return f"{crash}, running: {running[1]}" if running else crash
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(_POLL_S)
 
     def found_disk_full(self) -> bool:
         """Whether its log says that it, or one of its children, died of a full disk."""
