@@ -96,7 +96,13 @@ def temporary_directory(place: Path | str | None = None, *, hidden: bool = False
     try:
         yield path
     finally:
-        shutil.rmtree(path)
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            # A sweep of another process may lock it anew between its last file and itself.
+            if error.errno not in {errno.ENOTEMPTY, errno.ENOENT}:
+                raise
+            shutil.rmtree(path, ignore_errors=True)
         os.close(lock)
 
 

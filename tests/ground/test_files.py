@@ -183,3 +183,20 @@ def test_a_file_is_read_up_to_a_limit(tmp_path: Path) -> None:
     (tmp_path / "ten").write_bytes(b"ab\xff")
     with pytest.raises(StudyError, match="it is not UTF-8 from byte 2 on"):
         read_text(tmp_path / "ten", "a log")
+
+
+def test_a_directory_that_is_swept_as_it_is_removed_goes_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    usual = shutil.rmtree
+
+    def swept(path: Path, **how: bool) -> None:
+        usual(path)
+        if not how:
+            path.mkdir()
+            (path / "owner.lock").touch()
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+
+    with temporary_directory() as path:
+        monkeypatch.setattr(shutil, "rmtree", swept)
+    assert not path.exists()

@@ -69,7 +69,8 @@ def test_the_claim_worked_by_hand_is_the_one_that_is_judged(
     judged = found["study"].verdicts.row(by_predicate=pl.col("claim") == claim, named=True)
     assert by_hand["ratio"] == pytest.approx(judged["ratio"])
     if name == "dead_tuples":  # whose intervals are widened for what two builds differ by
-        assert judged["low"] <= by_hand["low"] < by_hand["high"] <= judged["high"]
+        within = 1 + 1e-9  # where nothing widens them, both are the same but for rounding
+        assert judged["low"] <= within * by_hand["low"] < by_hand["high"] <= within * judged["high"]
     else:
         for end in ("low", "high"):
             assert by_hand[end] == pytest.approx(judged[end])

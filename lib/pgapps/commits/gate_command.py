@@ -97,13 +97,14 @@ def gate(
       pgstudies gate --repo ~/src/postgresql --base master --head my-patch
       pgstudies gate --base ~/build/master --head ~/build/patched --diff my.patch
       pgstudies gate --base 17 --head ~/build/17 --unit "one session started"
-      pgstudies gate --repo ~/src/postgresql --base master --head my-patch --workload shop
+      pgstudies gate --repo ~/src/pg --base master --head my-patch --workload shop
 
     \b
     Exit codes:
       0    no count grows by more than the limit
       1    a count grows by more
-      2    a side cannot be built or run, no unit runs a changed function, or the request is wrong
+      2    a side cannot be built or run, no unit runs a changed function, or the
+           request is wrong
       3    a build in the cache was modified, or another account could modify it
       5    the disk is full
       125  with --bisect-run, in place of 2, 3 and 4; 133, in place of 5

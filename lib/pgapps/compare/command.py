@@ -62,8 +62,8 @@ Exit codes:
        script is not as it was expected;
        with --minutes 0, a unit takes more instructions, by more than --margin
   2    not decided, and the first line says why: a guard failed, layout may
-       explain a difference, only one of times and instructions differs, a step
-       has no interval, an expectation is open, or something was left out
+       explain a difference, only times or instructions differ, a step has no
+       interval, an expectation is open, or something was left out
   3    the comparison could not be run
   5    the disk is full, or cannot be written to
   125  with --bisect-run, in place of 2 and 3; 133, in place of 5
