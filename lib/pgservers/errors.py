@@ -34,10 +34,12 @@ class ServerError(StudyError):
 class ServerDied(ServerError):  # noqa: N818
     """A server that had answered has gone away, or has ended a session.
 
-    ``arm`` is the arm that it served, as far as that is known.
+    ``arm`` is the arm that it served, as far as that is known; ``crashed`` is true if its log says
+    that a process died of a signal: else it may have been stopped, or the network cut.
     """
 
     arm = ""
+    crashed = False
 
 
 class NotebookError(StudyError):

@@ -160,7 +160,7 @@ class Crashing:
     def block(self, number: int) -> None:
         if self.messages:
             died = ServerDied(self.messages.pop(0))
-            died.arm = "heap, candidate"
+            died.arm, died.crashed = "heap, candidate", "crashed" in str(died)
             raise died
         self.finished.append(number)
 
@@ -171,9 +171,11 @@ def test_a_block_is_measured_again_without_what_crashed_a_server() -> None:
     study.block()
     assert study.crashes == [("candidate", "one.sql crashed"), ("candidate", "two.sql crashed")]
     assert study.done == 1
-    study.session = Crashing("one.sql crashed", "it goes on")  # type: ignore[assignment]
-    with pytest.raises(ServerDied, match=r"one\.sql"):
-        study.block()
+    for ends in ("one.sql crashed", "the network was cut"):
+        study.session = Crashing(ends)  # type: ignore[assignment]
+        with pytest.raises(ServerDied, match=ends):
+            study.block()
+    assert len(study.crashes) == 2
 
 
 def test_what_concerns_all_studies_ends_all() -> None:

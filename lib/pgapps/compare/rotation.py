@@ -28,6 +28,9 @@ FEWEST_ROUNDS = 12
 """The number of blocks that every study shall have: if fewer fit into the time, arms are left out.
 Every guard needs nine; six can decide, but their interval is as wide as they differ."""
 
+MOST_CRASHES = 20
+"""A study whose servers crash more often is given up."""
+
 NO_TIME = "there was no time, see --minutes"
 
 
@@ -100,7 +103,8 @@ class ComparedStudy(ExitStack):
                 arm = self.session.arms.get(died.arm)
                 where = (self.session.design.fails_on(arm) if arm else None) or ""
                 crash = where.removeprefix("the "), str(died)
-                if not where or crash in self.crashes:
+                is_again = crash in self.crashes or len(self.crashes) >= MOST_CRASHES
+                if not where or not died.crashed or is_again:
                     raise
                 self.crashes.append(crash)
         self.took.append(time.monotonic() - began)

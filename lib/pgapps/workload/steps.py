@@ -124,6 +124,7 @@ def _described(scripts: Sequence[Script], name: str, trial: Trial, protocol: str
             where = scripts[0].file.name
         if _GONE.search(text) and (crash := trial.server.crash()):
             died = ServerDied(f"{where}, on {trial.server.version_text}: {crash}")
+            died.crashed = True
             raise (trial.server.space_error(died) or died) from error
         text = _PLACE.sub("", text, count=1)
         raise StudyError(f"{where}, on {trial.server.version_text}: {text}") from error

@@ -402,12 +402,12 @@ class Session:
             if full is not None:
                 raise full from error
             if ends_session(error):
+                crash = self._instances[arm.name].crash()
                 died = ServerDied(
-                    f"The server went away {when}, {arm.name} "
-                    f"({self._instances[arm.name].crash() or first}): the blocks before are kept; "
-                    f"run the same command again to continue."
+                    f"The server went away {when}, {arm.name} ({crash or first}): the blocks "
+                    f"before are kept; run the same command again to continue."
                 )
-                died.arm = arm.name
+                died.arm, died.crashed = arm.name, crash is not None
                 raise died from error
             where = self.design.fails_on(arm) or where_not_loaded(arm.extension, error)
             if where is None or not isinstance(error, psycopg.DatabaseError):
