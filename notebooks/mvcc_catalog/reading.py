@@ -638,7 +638,9 @@ def told_by_post(
     told |= {f"{claim} today": ratio for claim, ratio in grown.items()}
     for end, number in (("few", fewest), ("most", most if two_ends else None)):
         told |= {
-            end if claim == "create" else f"{end}, {claim}": known.get((2, test, number))
+            end if claim == "create" else f"{end}, {claim}": known.get(
+                (2, test, number)
+            )
             for claim, test in tests.items()
         }
     return told
