@@ -40,8 +40,18 @@ if TYPE_CHECKING:
 _WITHOUT = ("readline", "zlib", "icu")
 """Libraries that no unit of work needs and not every machine has; make uses no others anyway."""
 
-_LAYOUT = 3
+_LAYOUT = 4
 """Raise it if builds keep other files: kept builds of a lower version are not used."""
+
+_TREE = "pgstudies.json"
+"""The file in a build tree that says of which commit it is, and how it was built."""
+
+# Files whose change needs no more than compiling what depends on them.  Catalogs, lists from which
+# code is generated, and whatever configures a build are not among them.
+_COMPILED = re.compile(
+    r"(?:doc|src/test)/.*|(?!src/include/catalog/|src/backend/catalog/).*\.(?:[chly]|md|po|sgml)"
+    r"|contrib/.*\.out|(?:.*/)?README[^/]*"
+)
 
 MOST_BYTES = 4 * 2**30
 """The most that kept builds may take (bytes); the least recently used make room."""
@@ -52,8 +62,9 @@ class Builder:
 
     ``configure`` has more arguments for either.  All commits get the compiler flags that one of
     ``ends`` needs, the oldest and the newest of them.  Builds are out of tree, with ccache if
-    installed, and always in the same directory, so that ccache finds unchanged files.  ``show``
-    gets the name of each step, with how much of it is done and the time left.
+    installed, and always in the same directory: its tree is kept, and of a commit that differs by
+    sources alone only what depends on them is compiled.  ``show`` gets the name of each step, with
+    how much of it is done and the time left.
     """
 
     def __init__(
@@ -69,50 +80,95 @@ class Builder:
         self._configure = tuple(configure)
         self._show = show
         self._kept = repository.place / "builds"
+        self._work = repository.place / "build"
         self.built = 0
         """The number of builds so far, failed ones included."""
 
+    def kept(self, sha: str) -> Path | None:
+        """The directory of a commit's installation; None if it is not there or incomplete.
+
+        Raises ServerError where others have changed what was built, or could.
+        """
+        target = self._target(sha)
+        if not is_finished(target):
+            return None
+        require_unchanged(target)
+        with suppress(OSError):
+            os.utime(target)
+        return target
+
     def build(self, sha: str) -> Path:
-        """The directory of a commit's installation, built if it is not there or incomplete.
+        """The directory of a commit's installation, built unless it is kept.
 
         A build is kept once its initdb has made a cluster and its server runs.  Raises CannotRun,
         with the compiler's message and the name of the log, for a commit that does not build;
-        SpaceError on a full disk; ServerError where others have changed what was built, or could;
-        StudyError where a tool is missing, or no process can be started.
+        SpaceError on a full disk; StudyError where a tool is missing, or no process can be started;
+        and as ``kept``.
         """
-        target = self._kept / f"{sha[:16]}-{self._digest}"
-        if is_finished(target):
-            require_unchanged(target)
-            with suppress(OSError):
-                os.utime(target)
-            return target
+        if kept := self.kept(sha):
+            return kept
         self._show(f"building {sha[:10]}")
         self.built += 1
         source = self.repository.checkout(sha)
         require_tools(source)
-        work, log = self.repository.place / "build", self._kept / f"{sha[:16]}.log"
+        target, work, log = self._target(sha), self._work, self._kept / f"{sha[:16]}.log"
         try:
             make_open_directory(self._kept)
             require_own(self._kept)
-            for unfinished in [work, *(d for d in self._all() if not is_finished(d))]:
-                if unfinished.exists():
-                    shutil.rmtree(unfinished)
-            work.mkdir(mode=0o755)
-            log.unlink(missing_ok=True)
-            log.touch(mode=0o644)
-            with self._watched(f"building {sha[:10]}", source, work, log):
-                self._carry_out(self._commands(source, work, target), work, log)
-            _try_out(target)
+            for unfinished in (d for d in self._all() if not is_finished(d)):
+                shutil.rmtree(unfinished)
+            goes_on = self._differs_by_sources(sha)
+            try:
+                self._make(sha, source, target, log, goes_on=goes_on)
+            except CannotRun:
+                if not goes_on:
+                    raise
+                shutil.rmtree(target, ignore_errors=True)
+                self._make(sha, source, target, log, goes_on=False)
             self._keep_link(work, source, target)
             finish(target)
+            (work / _TREE).touch(mode=0o644)
+            (work / _TREE).write_text(json.dumps([sha, self._digest]), encoding="utf-8")
         except OSError as error:
             raise cannot_write(error, self._kept, "PGSTUDIES_CACHE") from error
         finally:
-            for rest in [work, *([] if is_finished(target) else [target])]:
-                shutil.rmtree(rest, ignore_errors=True)
+            if not is_finished(target):
+                for rest in (work, target):
+                    shutil.rmtree(rest, ignore_errors=True)
         log.unlink()
         remove_oldest(self._all(), MOST_BYTES, but=target)
         return target
+
+    def _differs_by_sources(self, sha: str) -> bool:
+        """Whether the build tree is of a commit that differs only by files that are compiled."""
+        try:
+            of, digest = json.loads((self._work / _TREE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        if digest != self._digest:
+            return False
+        names = self.repository.git("diff-tree", "-r", "-z", "--name-only", of, sha, check=False)
+        return bool(names) and all(map(_COMPILED.fullmatch, names.rstrip("\0").split("\0")))
+
+    def _make(self, sha: str, source: Path, target: Path, log: Path, *, goes_on: bool) -> None:
+        """Build, install and try a commit, in the tree of another one if it ``goes_on`` there."""
+        work = self._work
+        if goes_on:
+            (work / _TREE).unlink()
+            # They hold the names of directories, and make does not know that.
+            for pattern in ("src/common/config_info*.o", "src/bin/pg_config/*.o"):
+                for stale in work.glob(pattern):
+                    stale.unlink()
+        else:
+            if work.exists():
+                shutil.rmtree(work)
+            work.mkdir(mode=0o755)
+        log.unlink(missing_ok=True)
+        log.touch(mode=0o644)
+        with self._watched(f"building {sha[:10]}", source, work, log):
+            commands = self._commands(source, work, target, goes_on=goes_on)
+            self._carry_out(commands, work, log)
+        _try_out(target)
 
     def _carry_out(self, commands: Iterable[Sequence[str]], work: Path, log: Path) -> None:
         """Run the commands; raises SpaceError, StudyError or CannotRun for the first that fails."""
@@ -187,7 +243,12 @@ class Builder:
         what = json.dumps([*how, shutil.which("cc"), self._compiler])
         return hashlib.sha256(what.encode()).hexdigest()[:8]
 
-    def _commands(self, source: Path, work: Path, target: Path) -> Iterator[list[str]]:
+    def _target(self, sha: str) -> Path:
+        return self._kept / f"{sha[:16]}-{self._digest}"
+
+    def _commands(
+        self, source: Path, work: Path, target: Path, *, goes_on: bool
+    ) -> Iterator[list[str]]:
         """The commands that build, install and try a commit, each to be run in ``work``."""
         answers = [str(target / "bin" / "postgres"), "--version"]
         compiler = ["ccache", "cc"] if shutil.which("ccache") else ["cc"]
@@ -196,13 +257,16 @@ class Builder:
             # Without pl/*, documentation and tests, and with the same libraries on every machine.
             least = ["-Dbuildtype=plain", "-Dauto_features=disabled"]
             flags = [f"--prefix={target}", f"-Dc_args={self._flags}", *least, *self._configure]
-            yield ["env", f"CC={' '.join(compiler)}", "meson", "setup", ".", str(source), *flags]
+            again = ["--reconfigure"] if goes_on else []
+            setup = ["meson", "setup", *again, ".", str(source), *flags]
+            yield ["env", f"CC={' '.join(compiler)}", *setup]
             # In 16 and 17 the target install-quiet builds what only tests need as well.
             yield ["ninja", "-j", jobs, *_installed(work)]
             yield ["meson", "install", "--quiet", "--no-rebuild"]
             yield answers
             return
-        without = [f"--without-{name}" for name in _WITHOUT]
+        # Else make does not know which files include a header.
+        without = ["--enable-depend", *(f"--without-{name}" for name in _WITHOUT)]
         cc = [f"CC={' '.join(compiler)}", f"CFLAGS={self._flags}", *flex_for(source, work)]
         make = ["make", "-s", "-j", jobs]
         made = [make, [*make, "install"]]
@@ -291,13 +355,19 @@ def _sources(source: Path) -> int:
 def built(
     repository: Repository, commits: Sequence[Commit], configure: Sequence[str]
 ) -> list[Path]:
-    """The installations of commits of a repository that is held; raises as ``Builder.build``."""
-    with Progress("building", len(commits)) as progress:
-        ends = [commit.sha for commit in commits]
+    """The installations of commits, built unless they are kept; raises as ``Builder.build``.
+
+    The repository is locked only to build.
+    """
+    ends = [commit.sha for commit in commits]
+    kept = list(map(Builder(repository, ends=ends, configure=configure).kept, ends))
+    if all(kept):
+        return [place for place in kept if place]
+    with repository.held(), Progress("building", len(commits)) as progress:
         builder = Builder(repository, ends=ends, configure=configure, show=progress.show)
         places = []
-        for commit in commits:
-            places.append(builder.build(commit.sha))
+        for sha in ends:
+            places.append(builder.build(sha))
             progress.advance()
     return places
 

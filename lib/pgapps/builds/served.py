@@ -31,8 +31,7 @@ def on_commits(repo: str, arms: Sequence[tuple[Arm, str]]) -> list[Arm]:
         repository = Repository(Path(repo).expanduser())
         found = [repository.commit(commit) for commit in dict.fromkeys(c for _, c in arms)]
         try:
-            with repository.held():
-                built(repository, found, ())
+            built(repository, found, ())
             reason = None
         except CannotRun as why:
             reason = str(why)

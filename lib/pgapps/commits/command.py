@@ -44,7 +44,6 @@ def build_revisions(
 
     repository = Repository(repo)
     commits = [repository.commit(name) for name in names]
-    with repository.held():
-        places = built(repository, commits, configure or ())
+    places = built(repository, commits, configure or ())
     for name, place in zip(names, places, strict=True):
         tell(f"{name}: {place}")

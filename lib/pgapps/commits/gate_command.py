@@ -199,8 +199,8 @@ def _built(
     oldest = repository.commit(repository.merge_base(base, head))
     if oldest == newest:
         raise StudyError(f"All commits of {head} are in {base}: there is nothing to compare.")
+    before, after = built(repository, (oldest, newest), configure)
     with repository.held():
-        before, after = built(repository, (oldest, newest), configure)
         no_programs = ("--no-ext-diff", "--no-textconv")
         text = repository.git("diff", "--unified=0", *no_programs, oldest.sha, newest.sha)
     return (str(before), str(after)), (oldest.short, newest.short), text

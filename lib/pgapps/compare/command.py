@@ -308,8 +308,7 @@ def _built(repo: Path, baseline: str | None, candidate: str) -> tuple[str, str]:
     commits = [repository.commit(name) for name, _ in parts]
     if commits[0] == commits[1]:
         tell("Both sides are the same commit: what differs is chance, or the settings.")
-    with repository.held():
-        before, after = built(repository, commits, [])
+    before, after = built(repository, commits, [])
     for (name, _), place in zip(parts, (before, after), strict=True):
         tell(f"{name} is built in {place}.")
     return f"{before}{parts[0][1]}", f"{after}{parts[1][1]}"
