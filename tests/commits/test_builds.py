@@ -153,7 +153,7 @@ def test_programs_of_tests_and_ecpg_are_not_built(history: Callable[..., Reposit
     files = {"configure": WHOLE, "src/interfaces/libpq/exports.txt": ""}
     commit(repository.source, files=files)
     installed = {path.name for path in build(repository).glob("*")}
-    assert installed == {"bin", "config", "finished.json", "libpq"}
+    assert installed == {"bin", "config", "finished.json", "libpq", "subject"}
 
 
 def test_what_configure_compiles_for_a_moment_is_no_part_of_the_build(tmp_path: Path) -> None:
@@ -226,6 +226,13 @@ def test_without_a_baseline_a_patch_is_compared_with_where_it_branched_off(
     git(repository.source, "checkout", "--quiet", "-b", "patch", "v0")
     commit(repository.source, files={"cost": "3.0"})
     assert _merge_base(repository, "patch") == repository.commit("v0").sha
+    head = repository.commit("patch").sha
+    assert repository.uncommitted(head) == []
+    (repository.source / "cost").write_text("4.0")
+    (repository.source / "number").write_text("5")
+    git(repository.source, "add", "number")
+    assert repository.uncommitted(head) == ["cost", "number"]
+    assert repository.uncommitted(repository.commit("v0").sha) == []
     assert "Baseline: where patch left m" in capsys.readouterr().out
     with pytest.raises(StudyError, match="has all of v0: name a --baseline"):
         _merge_base(repository, "v0")

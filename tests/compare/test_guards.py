@@ -10,7 +10,6 @@ import polars as pl
 import pytest
 
 from book.bench.machines import GOOD, after_others
-from pgapps.compare.text import as_text
 from tests.compare.test_compare import (
     NOISE,
     info_of,
@@ -247,13 +246,6 @@ def test_of_many_defaults_those_that_move_times_are_told_first(source: str) -> N
     order = ["jit (", "jit_above_cost (", "default_toast_compression (", "io_method ("]
     places = [sentence.partition("Differing defaults: ")[2].index(name) for name in order]
     assert places == sorted(places)
-    text = as_text(result(measured)).splitlines()
-    begin = next(n for n, line in enumerate(text) if "Differing defaults:" in line)
-    assert "jit (0 very" in text[begin]
-    if passed:
-        of_these = [line for line in text[begin + 1 :] if line.startswith("    ")]
-        assert len(of_these) == 4
-        assert of_these[-1].endswith(" ...")
 
 
 @pytest.mark.parametrize(
@@ -306,7 +298,8 @@ def test_results_that_the_copies_do_not_share_are_drawn_at_random() -> None:
 def test_another_plan_is_shown_and_decides_nothing() -> None:
     found = result(with_plan(OTHER_PLAN))
     assert found.plans.rows() == [("made_up", "heap", "select", "Seq Scan on t", OTHER_PLAN)]
-    assert "FAILED plans: 1 plan" in words(found)
+    assert "Plans that differ: made_up, heap, select." in words(found)
+    assert "FAILED" not in words(found)
     assert found.code == 0
 
 

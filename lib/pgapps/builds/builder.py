@@ -10,11 +10,13 @@ import shutil
 import time
 from contextlib import contextmanager, suppress
 from functools import cached_property
+from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from pgservers.errors import CannotRun, ServerError, SpaceError, StudyError
 from pgservers.files import cannot_write, says_full
+from pgservers.paths import cache_dir
 from pgservers.programs.accounts import make_open_directory
 from pgservers.programs.cached import finish, is_finished, require_own, require_unchanged
 from pgservers.programs.compilers import compiler_version
@@ -33,7 +35,6 @@ from .repository import ROOM_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from .repository import Commit, Repository
 
@@ -42,6 +43,9 @@ _WITHOUT = ("readline", "zlib", "icu")
 
 _LAYOUT = 4
 """Raise it if builds keep other files: kept builds of a lower version are not used."""
+
+_SUBJECT = "subject"
+"""The file in an installation that has the first line of the commit's message."""
 
 _TREE = "pgstudies.json"
 """The file in a build tree that says of which commit it is, and how it was built."""
@@ -126,6 +130,8 @@ class Builder:
                 shutil.rmtree(target, ignore_errors=True)
                 self._make(sha, source, target, log, goes_on=False)
             self._keep_link(work, source, target)
+            (target / _SUBJECT).touch(mode=0o644)
+            (target / _SUBJECT).write_text(self.repository.commit(sha).subject, encoding="utf-8")
             finish(target)
             (work / _TREE).touch(mode=0o644)
             (work / _TREE).write_text(json.dumps([sha, self._digest]), encoding="utf-8")
@@ -143,7 +149,7 @@ class Builder:
         """Whether the build tree is of a commit that differs only by files that are compiled."""
         try:
             of, digest = json.loads((self._work / _TREE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, TypeError):
             return False
         if digest != self._digest:
             return False
@@ -287,6 +293,15 @@ def commit_of(place: str) -> str | None:
     """The abbreviated commit of a directory of a build; None for other directories."""
     found = re.search(r"/commits/[0-9a-f]+/builds/([0-9a-f]{10})[0-9a-f]{6}-[0-9a-f]{8}$", place)
     return found[1] if found else None
+
+
+def subject_of(place: str) -> str:
+    """The subject of the commit of a build in our cache; empty for other directories."""
+    if not Path(place).resolve().is_relative_to(cache_dir().resolve()):
+        return ""  # it may come from a stranger's record
+    with suppress(OSError, UnicodeDecodeError):
+        return (Path(place) / _SUBJECT).read_text(encoding="utf-8")
+    return ""
 
 
 def remove_oldest(places: Sequence[Path], most_bytes: int, *, but: Path) -> None:

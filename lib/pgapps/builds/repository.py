@@ -163,6 +163,17 @@ class Repository:
         """A file of a commit; empty where it has none."""
         return _git(self.source, "show", f"{sha}:{path}", check=False)
 
+    def uncommitted(self, sha: str) -> list[str]:
+        """The files that differ from a commit that is checked out; none of another commit.
+
+        By their times, without a look at their contents, for which git would run filters.
+        """
+        if self._sha("HEAD") != sha:
+            return []
+        staged = _git(self.source, "diff-index", "--cached", "--name-only", sha, check=False)
+        changed = _git(self.source, "diff-files", "--name-only", check=False)
+        return sorted({*staged.splitlines(), *changed.splitlines()})
+
     def parent(self, sha: str) -> str:
         """The first parent of a commit."""
         return _git(self.source, "rev-parse", f"{sha}^").strip()

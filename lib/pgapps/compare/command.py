@@ -48,8 +48,6 @@ Examples:
   pgstudies compare --candidate ~/build/patched --baseline ~/build/master
   pgstudies compare --candidate my.conf --study STUDY --blocks 20
   pgstudies compare --baseline 17 --candidate 18 --minutes 30
-  pgstudies compare --candidate DIR --study STUDY --arm ARM --case CASE
-  pgstudies compare --candidate DIR --study STUDY --no-instructions
   pgstudies compare --baseline 14 --candidate 18 --workload DIR
   pgstudies compare --candidate my.conf --pgbench "-f a.sql@3 -f b.sql -s 10"
   pgstudies compare --repo ~/src/pg --baseline master --candidate patch
@@ -297,6 +295,7 @@ def _built(repo: Path, baseline: str | None, candidate: str) -> tuple[str, str]:
     """Build two commits; returns each one's directory, with "+" and its settings file if given."""
     from ..builds.builder import built
     from ..builds.repository import Repository
+    from .wording import named
 
     repository = Repository(repo)
     if baseline is None:
@@ -308,6 +307,8 @@ def _built(repo: Path, baseline: str | None, candidate: str) -> tuple[str, str]:
     commits = [repository.commit(name) for name, _ in parts]
     if commits[0] == commits[1]:
         tell("Both sides are the same commit: what differs is chance, or the settings.")
+    if files := repository.uncommitted(commits[1].sha):
+        tell(f"Not measured: changes that are not committed, in {named(files)}.")
     before, after = built(repository, commits, [])
     for (name, _), place in zip(parts, (before, after), strict=True):
         tell(f"{name} is built in {place}.")
@@ -360,7 +361,7 @@ def _compare(
     from .design import CANDIDATE
     from .report import write_report
     from .request import typed
-    from .run import compared, result_for
+    from .run import compared, result_for, scripts_of
     from .text import as_text
 
     target = _target(report)
@@ -386,7 +387,7 @@ def _compare(
     if found.crashes and not any(m.samples.height for m in found.measured):
         return 1 if CANDIDATE in dict(found.crashes) else CANNOT_RUN
     result = result_for(request, found.measured, found.counts, found.failures, found.crashes)
-    text = as_text(result, shlex.join(["pgstudies", *sys.argv[1:]]))
+    text = as_text(result, shlex.join(["pgstudies", *sys.argv[1:]]), scripts_of(request))
     tell(f"{text}\n\nReport: {write_report(result, request, text, target)}")
     if found.failures:
         say(f"not compared: {', '.join(found.failures)}, for the reasons above.")
@@ -395,8 +396,8 @@ def _compare(
 
 def _counted(request: Request) -> int:
     """Count the instructions of both sides, and nothing else; returns the exit code."""
+    from .counted import instructions
     from .run import counts_of
-    from .text import instructions
 
     counts = counts_of(request)
     for line in instructions(counts):

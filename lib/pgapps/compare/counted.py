@@ -16,14 +16,15 @@ from pgservers.errors import CannotRun
 from pgservers.servers.settings import merged
 from pgservers.terminal import Progress
 
-from ..counting.by_function import moved
+from ..counting.by_function import hint_of_names, moved
 from ..counting.counter import Counter
 from ..counting.frames import EXACT
 from ..counting.units import units
 from .design import BASELINE, CANDIDATE
+from .wording import COLUMNS, named, ratio_text, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ..counting.units import Unit
     from .request import Request
@@ -46,6 +47,9 @@ _RAN: dict[str, pl.DataType] = {
     "function": pl.String(),
     "own": pl.Float64(),
 }
+
+_MOST_UNITS, _MOST_FUNCTIONS = 12, 5
+"""The number of units that are listed, those that changed most, and of functions of each."""
 
 _WORTH_NAMING, _SHARE = 0.005, 0.2
 """A function is listed if it changed by this part of the unit's count, or of the unit's change."""
@@ -149,18 +153,78 @@ def of_steps(counted: Counted | None, effects: pl.DataFrame) -> list[float | Non
 
     None for a row without a unit, and for one with a unit that was not counted on both sides.
     """
-    units = counted.units.to_dicts() if counted is not None else []
     found: list[float | None] = []
-    for study, of, step, case in effects.select("study", "of", "step", "case").iter_rows():
-        place = f"{step}, {case}" if case else step
-        mine = [
-            unit
-            for unit in units
-            if unit["study"] == study and unit["arm"] in {"", of} and place in unit["steps"]
-        ]
-        if mine and all(unit["ratio"] for unit in mine):
-            before, after = (sum(unit[side] for unit in mine) for side in (BASELINE, CANDIDATE))
-            found.append(after / before)
-        else:
-            found.append(None)
+    for row in effects.select("study", "of", "step", "case").iter_rows(named=True):
+        mine = units_of(counted, row)
+        before, after = (sum(unit[side] for unit in mine) for side in (BASELINE, CANDIDATE))
+        found.append(after / before if mine else None)
     return found
+
+
+def units_of(counted: Counted | None, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The units of a step, as rows; none if one of them was not counted on both sides.
+
+    ``row`` has the columns study, of, step and case.
+    """
+    if counted is None:
+        return []
+    place = f"{row['step']}, {row['case']}" if row["case"] else row["step"]
+    mine = [
+        unit
+        for unit in counted.units.filter(study=row["study"]).iter_rows(named=True)
+        if unit["arm"] in {"", row["of"]} and place in unit["steps"]
+    ]
+    return mine if all(unit["ratio"] for unit in mine) else []
+
+
+def work(counted: Counted | None) -> str:
+    """A sentence on the units whose instructions differ; empty if none was counted."""
+    if counted is None or not (ratios := counted.units["ratio"].drop_nulls()).len():
+        return ""
+    differing = ratios.filter((ratios - 1).abs() > EXACT)
+    few = f"by no more than {100 * EXACT:g} %"
+    if differing.is_empty():
+        return f"Instructions of {ratios.len()} units of work differ {few}."
+    ends = f"{ratio_text(differing.min())} to {ratio_text(differing.max())}"  # type: ignore[arg-type]
+    return f"Instructions of {differing.len()} of {ratios.len()} units differ: {ends}."
+
+
+def instructions(counted: Counted | None) -> list[str]:
+    """The instructions of each unit on both sides, and the functions that changed most."""
+    if counted is None or counted.units.is_empty():
+        return []
+    done = counted.units.filter(pl.col("reason").is_null())
+    differing, told = done.filter((pl.col("ratio") - 1).abs() > EXACT), done
+    if done.height > _MOST_UNITS:
+        top = differing.sort(-pl.col("ratio").log().abs()).head(_MOST_UNITS)
+        told = done.join(top, on=["study", "unit"], how="semi", maintain_order="left")
+    lines = ["Instructions for one unit of work, counted in a lone backend:"]
+    for row in told.iter_rows(named=True):
+        figures = f"{row['baseline']:,.0f} -> {row['candidate']:,.0f}  {row['ratio']:7.4f}"
+        unit, width = row["unit"], COLUMNS - len(figures) - 3
+        if len(unit) > width:
+            lines += wrapped(f"  {unit}", 4)
+            unit = ""
+        lines.append(f"  {unit:{width}} {figures}")
+        lines += [line for most in changed_most(counted, row) for line in wrapped(f"    {most}", 6)]
+    if told.height < done.height:
+        less = differing.height - told.height
+        same = done.height - differing.height
+        lines.append(f"  {less} more changed less, {same} by no more than 0.1 %: see the report.")
+    for reason, part in counted.units.drop_nulls("reason").group_by("reason", maintain_order=True):
+        lines += wrapped(f"  not run ({named(part['unit'].to_list())}): {reason[0]}", 4)
+    hints = (hint_of_names(part) for _, part in counted.moved.group_by("unit"))
+    for hint in {hint for hint in hints if hint}:
+        lines += wrapped(hint, 0)
+    return lines
+
+
+def changed_most(counted: Counted | None, unit: Mapping[str, Any]) -> Iterator[str]:
+    """The functions that changed most in a unit, and what all others changed together."""
+    parts = counted.moved.filter(unit=unit["unit"]) if counted is not None else pl.DataFrame()
+    if parts.height:
+        most = parts.head(_MOST_FUNCTIONS)
+        others = unit["candidate"] - unit["baseline"] - most["change"].sum()
+        changes = [*most.select("function", "change").rows(), ("all others", others)]
+        listed = (f"{name} {change:+,.0f}" for name, change in changes if round(change))
+        yield f"changed most: {', '.join(listed)}"

@@ -22,12 +22,13 @@ from ..counting.valgrind import reason_no_valgrind
 from ..execution.cells import measurement_of
 from ..execution.plan import plan
 from ..workload.counting import statement_units
-from .counted import counted
+from ..workload.scripts import without_comments
+from ..workload.steps import runnable
+from .counted import counted, instructions
 from .design import SIDES
 from .judging.measured import read_measured
 from .judging.result import IS_DECIDED, result_of, undecided
 from .rotation import FEWEST_ROUNDS, ComparedStudy, Rotation
-from .text import instructions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -284,3 +285,11 @@ def _is_worth_counting(request: Request) -> bool:
     servers = {request.baseline.server, request.candidate.server}
     is_external = any(Address.parse(server).is_dsn for server in servers)
     return len(servers) > 1 and not is_external and reason_no_valgrind() is None
+
+
+def scripts_of(request: Request) -> dict[str, str]:
+    """The SQL of a workload's scripts, by their names; empty for studies."""
+    if "directory" not in request.parameters:
+        return {}
+    found = runnable(request.parameters).scripts
+    return {script.name: without_comments(script.text) for script in found}

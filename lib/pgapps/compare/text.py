@@ -1,8 +1,10 @@
-"""A comparison as plain text, fit for a mailing list: 72 ASCII columns, if no path is longer."""
+"""A comparison as a mail to a list: what was found, by what, on which code and machine.
+
+72 ASCII columns, if no path is longer.  Everything else is in the report.
+"""
 
 from __future__ import annotations
 
-import textwrap
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -12,61 +14,54 @@ import polars as pl
 from pgservers.terminal import printable
 from pgstudies.records.reading import built_with
 
-from ..builds.builder import commit_of
-from ..counting.by_function import hint_of_names
-from ..counting.frames import EXACT
+from ..builds.builder import commit_of, subject_of
+from .counted import changed_most, units_of, work
 from .design import BASELINE, CANDIDATE
 from .judging.expectations import in_words
-from .judging.guards import named, not_compared, step_name
+from .judging.guards import not_compared, step_name
 from .judging.layout import MORE_WORK, NOT_EXCLUDED, SAME_WORK
 from .judging.measured import CPU, DELAY, PLACE
 from .judging.result import IS_DECIDED, IS_HIDDEN, decisive_failures
+from .wording import ASCII, COLUMNS, named, ratio_text, seconds, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
-    from .counted import Counted
     from .design import Side
-    from .judging.measured import Measured
     from .judging.result import Result
 
-
-COLUMNS = 72
 
 LARGEST_FIRST = [IS_DECIDED.not_(), -pl.col("ratio").log().abs().fill_null(0)]
 """The order of effects: decided steps first, and then by how much their time changed."""
 
-_ASCII = str.maketrans({"−": "-", "–": "-", "×": "x", "µ": "u", "…": "...", "±": "+/-"})
+_MOST_STEPS, _MOST_REASONS, _MOST_SCRIPTS = 8, 2, 4
+"""The number of steps that are listed, of reasons of each, and of scripts whose SQL is shown."""
 
-_MOST_STEPS, _MOST_REASONS = 12, 4
-"""The number of steps that are listed, and of reasons of each."""
-
-_MOST_UNITS, _MOST_FUNCTIONS = 12, 5
-"""The number of units that are listed, those that changed most, and of functions of each."""
-
-_MOST_DEFAULTS = 5
-"""The number of lines on defaults that differ."""
+_NAME = 18
+"""The columns of a step's name in the table."""
 
 _OWN = "this server"
 """The only arm of a study without alternatives."""
 
 
-def as_text(result: Result, command: str = "") -> str:
-    """The summary: verdict, sides, the steps that moved, reasons, failed guards and ``command``."""
+def as_text(result: Result, command: str = "", scripts: Mapping[str, str] = {}) -> str:
+    """The mail: verdict, steps that moved, failed guards, sides, ``command``.
+
+    ``scripts`` has the SQL of a workload's scripts, by their names.
+    """
     parts = [
-        _wrapped(headline(result), 0),
-        _who(result, command),
-        [line for side, how in result.crashes for line in _wrapped(f"Crash, {side}: {how}.", 2)],
+        wrapped(headline(result), 0),
+        [line for side, how in result.crashes for line in wrapped(f"Crash, {side}: {how}.", 2)],
         *_times(result),
         _failed(result.failed),
         _left_out(result),
-        _why(result),
-        _rows(result.rows),
-        instructions(result.counted),
-        _guards(result.guards),
+        _rows(result),
+        _guards(result),
+        _sql(result, scripts),
+        _who(result, command),
     ]
     text = "\n\n".join("\n".join(map(printable, part)) for part in parts if part)
-    return text.translate(_ASCII).encode("ascii", "replace").decode()
+    return text.translate(ASCII).encode("ascii", "replace").decode()
 
 
 def headline(result: Result) -> str:
@@ -86,8 +81,8 @@ def _found(result: Result) -> str:
         f"{slower} of {_number(count)} slower{_ratios(moved['slower'])}, "
         f"{faster} faster{_ratios(moved['faster'])}"
     )
-    if unmeasured := _unmeasured(result):
-        summary += f", {unmeasured} not measured"
+    if result.left_out:
+        summary += f", {len(result.left_out)} not measured"
     margin = f"{100 * result.margin:g} %"
     code = result.code
     first = "Faster, and no regression" if faster else "No regression"
@@ -114,16 +109,8 @@ def _found(result: Result) -> str:
 
 def _ratios(effects: pl.DataFrame) -> str:
     """The least and the largest ratio, in brackets; empty for no effect."""
-    ends = [_ratio(ratio) for ratio in sorted(effects["ratio"])]
+    ends = [ratio_text(ratio) for ratio in sorted(effects["ratio"])]
     return f" ({' to '.join(dict.fromkeys((ends[0], ends[-1])))})" if ends else ""
-
-
-def _unmeasured(result: Result) -> int:
-    """The number of steps that were left out, because a side failed or there was no time."""
-    left_out = {
-        (m.study, out["step"]) for m in result.measured for i in m.infos for out in i["left_out"]
-    }
-    return len(left_out - set(result.effects.select("study", "step").iter_rows()))
 
 
 def _why_undecided(result: Result) -> Iterator[str]:
@@ -146,6 +133,8 @@ def _why_undecided(result: Result) -> Iterator[str]:
         yield f"there is no interval for {_number(without)}"
     if result.crashes:
         yield "the baseline crashed"
+    elif missing := result.scripts_left_out:
+        yield f"{len(missing)} script{'s were' if len(missing) > 1 else ' was'} not measured"
     if result.failures:
         yield f"{named(result.failures)} could not be compared"
 
@@ -170,10 +159,13 @@ def _half_widths(effects: pl.DataFrame) -> list[float]:
 
 def _who(result: Result, command: str) -> list[str]:
     host = result.host
+    load = (host.get("load_average") or [None])[0]
+    about = [host.get("hostname"), host.get("cpu_model"), host.get("kernel")]
+    about += [f"load {load:.1f}"] if load is not None else []
     rows = {
         "Baseline:": _side(result, BASELINE),
         "Candidate:": _side(result, CANDIDATE),
-        "Host:": f"{host.get('hostname')}, {host.get('cpu_model')}, {host.get('kernel')}",
+        "Host:": ", ".join(map(str, about)),
         "Measured:": f"{result.started_at[:16].replace('T', ' ')} UTC, size {result.profile}; "
         + ", ".join(
             f"{m.study} {m.blocks} block{'s' if m.blocks > 1 else ''}" for m in result.measured
@@ -182,7 +174,7 @@ def _who(result: Result, command: str) -> list[str]:
         "Command:": command,
     }
     known = [f"{name:11}{value}" for name, value in rows.items() if value]
-    return [line for row in known for line in _wrapped(row, 11)]
+    return [line for row in known for line in wrapped(row, 11)]
 
 
 def _jit(result: Result) -> str:
@@ -212,34 +204,48 @@ def _side(result: Result, name: str) -> str:
     ]
     side: Side = getattr(result.comparison, name)
     if commit := commit_of(side.server):
-        side = msgspec.structs.replace(side, server=f"commit {commit}")
+        about = subject_of(side.server)
+        side = msgspec.structs.replace(side, server=f"commit {commit}{about and f' {about!r}'}")
     return f"{side} ({', '.join(filter(None, parts))})"
 
 
 def _times(result: Result) -> Iterator[list[str]]:
     """The steps that changed, those that are open, and a paragraph on the others."""
-    effects = result.effects
-    is_listed = ~IS_DECIDED | (pl.col("verdict") != "equivalent")
-    top = effects.filter(is_listed).sort(LARGEST_FIRST).head(_MOST_STEPS)
-    listed = effects.join(top, on=PLACE, how="semi", maintain_order="left")
-    for title, part in (
-        ("Time on the candidate, baseline = 1, with its 95 % interval:", listed.filter(IS_DECIDED)),
-        ("Open:", listed.filter(IS_DECIDED.not_())),
-    ):
-        if part.height:
-            yield [title, *_steps(part, result.measured)]
-    left = effects.filter(is_listed).height - listed.height
+    effects, listed = result.effects, _listed(result)
+    decided, rest = listed.filter(IS_DECIDED), listed.filter(IS_DECIDED.not_())
+    head = f"{'Baseline = 1:':{_NAME}}time, 95 % interval  instr.  medians"
+    if decided.height:
+        yield [head, *_steps(decided, result)]
+    if rest.height:
+        first = "Open (+n: n more blocks would probably decide it):"
+        yield [first, *([] if decided.height else [head]), *_steps(rest, result)]
+    left = _is_listed(effects).height - listed.height
     remarks = [f"{left} more are in the report."] if left else []
-    remarks += [_others(result), noise(effects)]
-    if by_cpu := effects.filter(pl.col("metric") == CPU).height:
-        remarks.append(f"CPU time judges {by_cpu} of {effects.height} steps.")
-    elif not any(CPU in m.samples["metric"] for m in result.measured):
-        remarks.append("CPU time was not recorded: wall time judges every step.")
+    remarks += [_others(result), work(result.counted), noise(effects)]
     if result.anytime:
         remarks.append("Intervals hold however often the blocks were looked at.")
     # Without that word both sides run the same program.
     linked = [s for s in result.guards.filter(guard="layout")["sentence"] if "linked" in s]
-    yield [*_wrapped(" ".join(filter(None, remarks)), 0), *_wrapped(" ".join(linked), 0)]
+    yield [*wrapped(" ".join(filter(None, remarks)), 0), *wrapped(" ".join(linked), 0)]
+
+
+def _is_listed(effects: pl.DataFrame) -> pl.DataFrame:
+    return effects.filter(~IS_DECIDED | (pl.col("verdict") != "equivalent"))
+
+
+def _listed(result: Result) -> pl.DataFrame:
+    """The steps of the table, in the order of the studies."""
+    top = _is_listed(result.effects).sort(LARGEST_FIRST).head(_MOST_STEPS)
+    return result.effects.join(top, on=PLACE, how="semi", maintain_order="left")
+
+
+def _sql(result: Result, scripts: Mapping[str, str]) -> list[str]:
+    """The SQL of the scripts in the table, or of all, as far as two lines go."""
+    moved = [name for name in dict.fromkeys(_listed(result)["step"]) if name in scripts]
+    lines = []
+    for name in (moved or list(scripts))[:_MOST_SCRIPTS]:
+        lines += wrapped(f"  {name}: {' '.join(scripts[name].split())}", 4, most=2)
+    return ["SQL:", *lines] if lines else []
 
 
 def _failed(failed: pl.DataFrame) -> list[str]:
@@ -254,38 +260,43 @@ def _failed(failed: pl.DataFrame) -> list[str]:
         if row["low"] is not None:
             difference = f"{100 * row['low']:+.2f} to {100 * row['high']:+.2f} points"
         failure = row["failure"].replace("_", " ")
-        lines += _wrapped(f"  {step}, {failure}: {before} -> {after} ({difference})", 4)
-    return [*lines, *_wrapped("The times above are of those that succeeded.", 0)]
+        lines += wrapped(f"  {step}, {failure}: {before} -> {after} ({difference})", 4)
+    return [*lines, *wrapped("The times above are of those that succeeded.", 0)]
 
 
 def _left_out(result: Result) -> list[str]:
     missing = not_compared(result.measured)
     if len(missing) < 2:
-        return [line for why in missing for line in _wrapped(f"Not compared: {why}.", 0)]
-    return ["Not compared:", *(line for why in missing for line in _wrapped(f"  {why}.", 4))]
+        return [line for why in missing for line in wrapped(f"Not compared: {why}.", 0)]
+    return ["Not compared:", *(line for why in missing for line in wrapped(f"  {why}.", 4))]
 
 
-def _steps(effects: pl.DataFrame, measured: Sequence[Measured]) -> list[str]:
-    """Each step with its figures, below its study, its arm and the arm's description."""
+def _steps(effects: pl.DataFrame, result: Result) -> list[str]:
+    """Each step with its figures and what moved with it, below its study and its arm."""
     lines = []
-    arms = {
-        (m.study, arm["of"]): arm["description"] for m in measured for arm in m.infos[-1]["arms"]
-    }
     for (study, of), part in effects.group_by("study", "of", maintain_order=True):
-        what = arms.get((study, of), "").rstrip(".")
-        heading = study if of == _OWN else f"{study}, {of}{': ' if what else ''}{what}"
-        lines += ["", *_wrapped(heading, 2)]
+        lines += wrapped(str(study) if of == _OWN else f"{study}, {of}", 2)
         for row in part.iter_rows(named=True):
-            step = f"{row['step']}, {row['case']}" if row["case"] else row["step"]
-            figures = f"{_figures(row):22}  {_verdict(row):15}"
-            name = f"  {step}"
-            if len(name) + len(figures) >= COLUMNS:
-                lines += _wrapped(name, 4)
+            name = f"  {row['step']}, {row['case']}" if row["case"] else f"  {row['step']}"
+            if len(name) >= _NAME:
+                lines += wrapped(name, 4)
                 name = ""
-            lines.append(f"{name:{COLUMNS - len(figures)}}{figures}".rstrip())
-            if row["note"]:
-                lines.append(f"    {row['note']}")
+            lines.append(f"{name:{_NAME}}{_figures(row)}".rstrip())
+            for why in _because(result, row):
+                lines += wrapped(f"    {why}", 6)
     return lines
+
+
+def _because(result: Result, row: Mapping[str, Any]) -> Iterator[str]:
+    """The note on a step, the functions that changed most in its work, and the largest reasons."""
+    if row["note"]:
+        yield row["note"]
+    found = units_of(result.counted, row)
+    if found:
+        most = max(found, key=lambda unit: abs(unit["candidate"] - unit["baseline"]))
+        yield from changed_most(result.counted, most)
+    why = result.reasons.filter(**{name: row[name] for name in PLACE})
+    yield from map(reason, why.head(_MOST_REASONS).iter_rows(named=True))
 
 
 def _others(result: Result) -> str:
@@ -299,50 +310,35 @@ def _others(result: Result) -> str:
 
 
 def _figures(row: Mapping[str, Any]) -> str:
-    if row["ratio"] is None:
-        return ""
-    if row["low"] is None:
-        return _ratio(row["ratio"])
-    interval = f"({_ratio(row['low'])} to {_ratio(row['high'])})"
-    return f"{_ratio(row['ratio'])} {interval:>16}"
+    """A row of the table: ratio and interval, of instructions, medians, why it is open."""
+    ratio = interval = counts = medians = ""
+    if row["ratio"] is not None:
+        ratio = ratio_text(row["ratio"])
+    if row["low"] is not None:
+        interval = f"({ratio_text(row['low'])}-{ratio_text(row['high'])})"
+    if row["instructions"] is not None:
+        counts = ratio_text(row["instructions"])
+    if row["candidate_median"] is not None:
+        medians = " -> ".join(seconds(row["baseline_median"], row["candidate_median"]))
+    return f"{ratio:5} {interval:13}  {counts:6}  {medians:16}  {_tag(row)}"
 
 
-def _ratio(value: float) -> str:
-    return f"{value:.3f}" if value < 10 else f"{value:#.4g}".rstrip(".")
-
-
-def _verdict(row: Mapping[str, Any]) -> str:
+def _tag(row: Mapping[str, Any]) -> str:
+    """What keeps a step open: a guard, its layout, or so many blocks."""
     if row["failed"]:
-        return "not decided"
+        return "guard"
     if row["doubt"] == NOT_EXCLUDED:
-        return "open, layout"
-    if row["verdict"] != "inconclusive":
-        return str(row["verdict"])
-    return f"open, +{row['blocks_needed'] - row['blocks']}" if row["blocks_needed"] else "open"
+        return "layout"
+    is_open = row["verdict"] == "inconclusive" and row["blocks_needed"]
+    return f"+{row['blocks_needed'] - row['blocks']}" if is_open else ""
 
 
-def _why(result: Result) -> list[str]:
-    if result.reasons.is_empty() and result.plans.is_empty():
-        return []
-    lines = ["What changed with it, largest change first:"]
-    for place, part in result.reasons.group_by(*PLACE, maintain_order=True):
-        lines += ["", *_wrapped(step_name(place), 2)]
-        first = part.head(_MOST_REASONS)
-        for row in first.iter_rows(named=True):
-            lines += _wrapped(f"  {reason(row)}", 6)
-        if part.height > first.height:
-            lines.append(f"  and {part.height - first.height} more in the report")
-    if result.plans.height:
-        places = result.plans.select("study", "of", "step").iter_rows()
-        lines += ["", *_wrapped(f"Plans that differ: {named([*map(', '.join, places)])}.", 2)]
-    return lines
-
-
-def _rows(rows: pl.DataFrame) -> list[str]:
-    """The rows that only one side's results have."""
-    lines = []
-    for place, part in rows.group_by("study", "of", "step", maintain_order=True):
-        lines += _wrapped(f"Rows that only one side gives, {step_name(place)}:", 2)
+def _rows(result: Result) -> list[str]:
+    """The plans that differ, and the rows that only one side's results have."""
+    places = [", ".join(p) for p in result.plans.select("study", "of", "step").iter_rows()]
+    lines = wrapped(f"Plans that differ: {named(places)}.", 2) if places else []
+    for place, part in result.rows.group_by("study", "of", "step", maintain_order=True):
+        lines += wrapped(f"Rows that only one side gives, {step_name(place)}:", 2)
         lines += [f"  {side:10}{row}"[:COLUMNS] for side, row in part.select("side", "row").rows()]
     return lines
 
@@ -361,63 +357,13 @@ def reason(row: Mapping[str, Any]) -> str:
     return f"{medians}, {low} times" if low == high else f"{medians}, {low} to {high} times"
 
 
-def seconds(before: float, after: float) -> tuple[str, str]:
-    """Two times (s) in the unit that fits the longer of them; the second has the unit."""
-    longest = max(abs(before), abs(after))
-    unit, factor = next((known for known in _UNITS if longest * known[1] >= 1), _UNITS[-1])
-    return f"{before * factor:.3g}", f"{after * factor:.3g} {unit}"
-
-
-_UNITS = (("s", 1.0), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9))
-
-
-def instructions(counted: Counted | None) -> list[str]:
-    """The instructions of each unit on both sides, and the functions that changed most."""
-    if counted is None or counted.units.is_empty():
-        return []
-    done = counted.units.filter(pl.col("reason").is_null())
-    differing, told = done.filter((pl.col("ratio") - 1).abs() > EXACT), done
-    if done.height > _MOST_UNITS:
-        top = differing.sort(-pl.col("ratio").log().abs()).head(_MOST_UNITS)
-        told = done.join(top, on=["study", "unit"], how="semi", maintain_order="left")
-    lines = ["Instructions for one unit of work, counted in a lone backend:"]
-    for row in told.iter_rows(named=True):
-        figures = f"{row['baseline']:,.0f} -> {row['candidate']:,.0f}  {row['ratio']:7.4f}"
-        unit, width = row["unit"], COLUMNS - len(figures) - 3
-        if len(unit) > width:
-            lines += _wrapped(f"  {unit}", 4)
-            unit = ""
-        lines.append(f"  {unit:{width}} {figures}")
-        parts = counted.moved.filter(unit=row["unit"])
-        if parts.height:
-            most = parts.head(_MOST_FUNCTIONS)
-            others = row["candidate"] - row["baseline"] - most["change"].sum()
-            changes = [*most.select("function", "change").rows(), ("all others", others)]
-            listed = (f"{name} {change:+,.0f}" for name, change in changes if round(change))
-            lines += _wrapped(f"    changed most: {', '.join(listed)}", 6)
-    if told.height < done.height:
-        less = differing.height - told.height
-        same = done.height - differing.height
-        lines.append(f"  {less} more changed less, {same} by no more than 0.1 %: see the report.")
-    for reason, part in counted.units.drop_nulls("reason").group_by("reason", maintain_order=True):
-        lines += _wrapped(f"  not run ({named(part['unit'].to_list())}): {reason[0]}", 4)
-    hints = (hint_of_names(part) for _, part in counted.moved.group_by("unit"))
-    for hint in {hint for hint in hints if hint}:
-        lines += _wrapped(hint, 0)
-    return lines
-
-
-def _guards(guards: pl.DataFrame) -> list[str]:
-    passed = guards.filter(pl.col("passed"))
-    unlooked = guards["passed"].null_count()
-    others = f", {unlooked} not checked" if unlooked else ""
-    lines = _wrapped(f"Guards: {passed.height} of {guards.height} passed{others}.", 2)
-    for sentence in guards.filter(pl.col("passed"), guard="settings")["sentence"]:
-        _, differ, names = sentence.partition("Differing defaults: ")
-        lines += _wrapped(f"  {differ}{names}", 4, most=_MOST_DEFAULTS) if differ else []
-    for row in guards.filter(~pl.col("passed")).iter_rows(named=True):
-        lines += _wrapped(f"  FAILED {row['guard']}: {row['sentence']}", 4)
-    return lines
+def _guards(result: Result) -> list[str]:
+    """The guards that failed, but for plans, which are named."""
+    failed = result.guards.filter(~pl.col("passed"))
+    if result.plans.height:
+        failed = failed.filter(pl.col("guard") != "plans")
+    rows = failed.iter_rows(named=True)
+    return [x for r in rows for x in wrapped(f"FAILED {r['guard']}: {r['sentence']}", 2)]
 
 
 def method(result: Result) -> str:
@@ -426,24 +372,13 @@ def method(result: Result) -> str:
         means, family = "Hodges-Lehmann, intervals confidence sequences", "Holm's correction"
     else:
         means, family = "aligned ranks', intervals exact (names exchanged)", "the same exchanges"
+    by_cpu = result.effects.filter(metric=CPU).height
     return (
         f"Each block runs every arm on both servers from restored state, in random order, with a "
         f"second copy of the baseline, and gives one ratio of times per step: of CPU time if the "
         f"baseline spends at least nine tenths of its time on the processor, else of wall time. "
         f"Estimates are {means}; slower and faster mean past "
         f"{100 * result.margin:g} %, and evident among all {result.effects.height} by {family}. "
-        f"'open, +n': n more blocks would probably decide it."
+        f"+n: n more blocks would probably decide it. CPU time judges {by_cpu} of "
+        f"{result.effects.height} steps."
     )
-
-
-def _wrapped(text: str, indent: int, *, most: int | None = None) -> list[str]:
-    lines = textwrap.wrap(
-        text.translate(_ASCII).replace(" %", "\xa0%"),  # a number stays with its unit
-        COLUMNS,
-        subsequent_indent=" " * indent,
-        break_on_hyphens=False,
-        break_long_words=False,  # a path is copied whole
-        max_lines=most,
-        placeholder=" ...",
-    )
-    return [line.replace("\xa0", " ") for line in lines]

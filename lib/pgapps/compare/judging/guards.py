@@ -14,6 +14,7 @@ from pgstudies.analysis.pairing import log_ratios
 from pgstudies.records.reading import built_with
 
 from ..design import BASELINE, CANDIDATE
+from ..wording import named
 from .independence import autocorrelation
 from .layout import layout
 from .measured import CPU, IS_COMPARED_SIDE, PLACE, TIME, clock_effects, rounds_of
@@ -334,8 +335,6 @@ def _machine(measured: Sequence[Measured]) -> GuardResult:
 # can change what is done, not only how fast.
 _SHARED_ALIKE = {"load", "processes", "servers", "steal"}
 
-_MOST_NAMED = 5
-
 # Settings that belong to the server's version, or to its place.
 _OF_THE_BUILD = {"server_version", "server_version_num", "lc_messages", "cluster_name"}
 
@@ -435,9 +434,3 @@ def cores(measured: Sequence[Measured]) -> GuardResult:
                     f"take turns with its session.",
                 )
     return GuardResult(True, "No side alone has I/O workers to share its core with.")
-
-
-def named(things: Sequence[str]) -> str:
-    """The first few names, and how many more there are; a name may contain commas."""
-    more = f" and {len(things) - _MOST_NAMED} more" if len(things) > _MOST_NAMED else ""
-    return "; ".join(things[:_MOST_NAMED]) + more

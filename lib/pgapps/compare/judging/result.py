@@ -13,6 +13,7 @@ from pgservers.errors import StudyError
 from pgstudies.analysis.intervals import signed_rank_interval
 from pgstudies.analysis.verdicts import OPEN
 from pgstudies.measuring.pgbench import FAILURES
+from pgstudies.rooms import rooms
 
 from ..design import BASELINE, CANDIDATE
 from .expectations import expectations
@@ -74,8 +75,8 @@ class Result:
         """The exit code: 1 if a step is slower, an expectation not met or the candidate crashed.
 
         Else it is 2 if something is undecided: a step with a failed guard, a doubt of
-        ``with_layout`` or no interval, an open expectation, a crash, or a study that could not be
-        compared.  Otherwise it is 0.
+        ``with_layout`` or no interval, an open expectation, a crash, a script that was not
+        measured, or a study that could not be compared.  Otherwise it is 0.
         """
         decided, is_met = self.effects.filter(IS_DECIDED), self.expected["is_met"]
         has_crashed = any(side == CANDIDATE for side, _ in self.crashes)
@@ -83,7 +84,21 @@ class Result:
             return 1
         known = decided.height + self.effects.filter(IS_HIDDEN).height
         is_open = known < self.effects.height or is_met.has_nulls()
-        return 2 if is_open or self.failures or self.crashes else 0
+        is_whole = not (self.failures or self.crashes or self.scripts_left_out)
+        return 2 if is_open or not is_whole else 0
+
+    @property
+    def left_out(self) -> set[tuple[str, str]]:
+        """The study and the name of each step that was left out, on one side or on both."""
+        found = {
+            (m.study, out["step"]) for m in self.measured for i in m.infos for out in i["left_out"]
+        }
+        return found - set(self.effects.select("study", "step").iter_rows())
+
+    @property
+    def scripts_left_out(self) -> list[str]:
+        """The scripts of a workload that were not measured."""
+        return sorted(step for study, step in self.left_out if study in rooms("workload"))
 
     @property
     def host(self) -> Mapping[str, Any]:
