@@ -22,9 +22,8 @@ from pgapps.plans.empty_copy import empty_copy
 from pgapps.plans.explain import _is_node, explain
 from pgapps.plans.foresee import foresee
 from pgapps.plans.queries import Query, top_queries
-from pgapps.plans.report import write_report
 from pgapps.plans.source import opened
-from pgapps.plans.text import as_text, tree
+from pgapps.plans.text import as_text, tree, write_report
 from pgservers.errors import ServerError, SpaceError, StudyError
 from pgservers.servers.facts import examined, server_facts
 from pgservers.servers.serve import serve

@@ -17,9 +17,8 @@ from pgapps.plans.explain import explain, is_same, lines_of, parting, tables_of
 from pgapps.plans.foresee import Foreseen, Foresight, foresee
 from pgapps.plans.lacking import Extended, Lacking
 from pgapps.plans.queries import _EXPLAINED, Query, top_queries
-from pgapps.plans.report import write_report
 from pgapps.plans.source import _is_ours_alone, _serving, opened, programs_of
-from pgapps.plans.text import as_text, confidence, headline
+from pgapps.plans.text import as_text, confidence, headline, write_report
 from pgservers.errors import ServerError, StudyError
 from pgservers.programs.installations import find_binaries
 from pgservers.servers.serve import serve

@@ -79,7 +79,7 @@ def test_what_a_role_may_not_write_is_judged_by_its_rows_and_the_log_has_no_erro
         for query in found.queries
         if query.query.name in {"update", "merge"}
     )
-    assert "Index Cond: (customer = $1)" in update
+    assert "Index Cond: (orders.customer = $1)" in update
     assert merge[0].startswith("Merge on orders")
     assert "has 5 of its 5 plans." in text
     assert "rows are found: 5 that write or lock rows, as reader may" in text

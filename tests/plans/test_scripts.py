@@ -253,7 +253,7 @@ def test_the_scripts_of_a_servers_queries_run_beside_its_dump(
         assert "-- The values are typical of the columns" in file.read_text()
     (home / "schema.sql").write_text(f"CREATE SCHEMA stall;\nSET search_path = stall;\n{SHOP}")
     workload = read_workload(home)
-    assert workload.settings == {"search_path": '"stall"'}
+    assert workload.settings == {"search_path": '"stall", "public"'}
     how: dict[str, Any] = {"clients": 1, "protocol": "prepared", "variables": {"scale": 1}}
     with (
         serve("embedded", settings={"fsync": "off", **workload.settings}, unprivileged=True) as own,

@@ -127,9 +127,8 @@ def plans(
 
     from .foresee import foresee
     from .queries import queries_in, top_queries
-    from .report import write_report
     from .source import opened
-    from .text import as_text
+    from .text import as_text, write_report
 
     if report is not None and (report.suffix != ".html" or not report.absolute().parent.is_dir()):
         raise StudyError(f"The report must be a file named *.html in a directory, not {report}.")

@@ -1,7 +1,8 @@
 """A copy of a database without its data: schema, statistics, and files of the true size.
 
 The planner takes the sizes of tables from their files, so the copy's sparse files are as long as
-the original's.  The copy can plan and nothing else: its pages are empty.
+the original's, and the height of a btree from its first page.  The copy can plan and nothing else:
+its pages are empty.
 
 The original's code is not trusted: a role without privileges restores and plans it, and from then
 on no superuser connects to the database.
@@ -26,6 +27,7 @@ from pgservers.servers.cluster.guests import harmless_extensions, open_to_guest
 from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
 
+from .btrees import grow, height
 from .sessions import take_bytes
 
 if TYPE_CHECKING:
@@ -75,6 +77,7 @@ _SETTINGS = {
     "max_wal_size": "128MB",
     "temp_file_limit": "1GB",
     "event_triggers": "off",
+    "ignore_checksum_failure": "on",  # of the pages of btrees that we write
 }
 
 _NO_PLAN = "no plan depends on what no session can set, such as shared_buffers"
@@ -146,23 +149,13 @@ def empty_copy(
 ) -> Iterator[EmptyCopy]:
     """A copy of the source's database on a managed server, as ``serve`` names it.
 
-    ``tried`` are settings to try there; ``like`` are planner settings in place of the source's.
-    Raises StudyError for a server before 18 or older than the source, and for settings that cannot
-    be tried, all before anything is dumped, ServerError if the dump or the restore fails or the
-    copy does not answer, and SpaceError on a full disk.
+    It is 18 or later.  ``tried`` are settings to try there; ``like`` are planner settings in place
+    of the source's.  Raises StudyError for settings that cannot be tried, before anything
+    is dumped, ServerError if the dump or the restore fails or the copy does not answer, and
+    SpaceError on a full disk.
     """
     with serve(spec, settings=_SETTINGS, unprivileged=True) as server:
         assert isinstance(server, ManagedServer)
-        if server.version < RESTORES_STATISTICS:
-            raise StudyError(
-                f"Plans can be predicted only for release 18 or later, which restores statistics "
-                f"from a dump, and {spec} is {server.version_text}: name another by --to."
-            )
-        if server.version // 10000 < source.major:
-            raise StudyError(
-                f"{source.name} is PostgreSQL {source.major}, and {spec} is {server.version_text}: "
-                f"give --to its own release or a later one, by a directory of programs if need be."
-            )
         try:
             copy = _with_settings(server, source.settings if like is None else like, tried)
             _fill(copy, source, show)
@@ -230,7 +223,7 @@ def _fill(copy: EmptyCopy, source: Source, show: Callable[[str], None]) -> None:
         )
     copy.notes += _extend(server, source)
     copy.notes += _restore(server, archive, "--no-statistics")
-    copy.notes += _lengthen(server, source.sizes)
+    copy.notes += _lengthen(server, source)
     # Index builds have reset what is known of visible pages.
     _restore(server, archive, "--statistics-only")
 
@@ -354,13 +347,14 @@ def _restore(server: ManagedServer, archive: Path, part: str) -> list[str]:
     return [f"Not copied: {error}." for error in errors if not _EXPECTED.fullmatch(error)]
 
 
-def _lengthen(server: ManagedServer, sizes: Mapping[str, int]) -> list[str]:
-    """Give every file the length of the original's, up to PostgreSQL's limit."""
+def _lengthen(server: ManagedServer, source: Source) -> list[str]:
+    """Give every file the length of the original's, up to PostgreSQL's limit, and btrees height."""
+    sizes = source.sizes
     with _connected(server) as connection:
         # Never a file of the catalogs, whatever the original calls its tables.
         rows = connection.execute(
             """
-            SELECT pg_catalog.pg_relation_filepath(c.oid), s.size
+            SELECT s.name, pg_catalog.pg_relation_filepath(c.oid), s.size
             FROM ROWS FROM (pg_catalog.unnest(%s::pg_catalog.text[]),
                             pg_catalog.unnest(%s::pg_catalog.numeric[])) AS s (name, size)
             JOIN pg_catalog.pg_class c ON c.oid = pg_catalog.to_regclass(s.name)
@@ -370,10 +364,14 @@ def _lengthen(server: ManagedServer, sizes: Mapping[str, int]) -> list[str]:
         ).fetchall()
     server.stop()
     left, shorter = _MOST_SEGMENTS, 0
-    for path, size in rows:
+    for name, path, size in rows:
         wanted = min(max(int(size), 0), _LONGEST_BYTES, left * _SEGMENT_BYTES)
         shorter += wanted < size
-        left -= _lengthen_file(server.data_directory / path, wanted)
+        file = server.data_directory / path
+        left -= _lengthen_file(file, wanted)
+        entry = source.entries.get(name)
+        if entry and (levels := height(wanted // 8192, entry)):
+            grow(file, levels)
     server.start()
     reason = "The original gives more room to its tables than a server has, or than this copy can"
     return [f"{reason}: {shorter} of them are planned as shorter."] if shorter else []

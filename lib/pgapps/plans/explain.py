@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
@@ -11,7 +12,7 @@ from pgservers.foreign import as_postgres
 from pgservers.sessions import within
 
 from .sessions import as_sent
-from .statements import first_word, plannable
+from .statements import first_word, has_parameters, plannable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -49,6 +50,12 @@ _CONDITIONS = (
     *("Hash Cond", "Merge Cond", "Join Filter", "Index Cond", "Recheck Cond", "Filter"),
     *("Sort Key", "Presorted Key", "Group Key", "Cache Key"),
 )
+
+_CATALOGS = {"pg_catalog", "information_schema", "pg_toast"}
+
+_OF_PARTS = {"Append", "Merge Append"}
+
+_HASHED = re.compile(r"hashed (SubPlan \d+)")
 
 _SET_KNOWN = """
     SELECT pg_catalog.set_config(name, %s, true) FROM pg_catalog.pg_settings WHERE name = %s
@@ -149,9 +156,12 @@ def _plan(connection: psycopg.Connection[TupleRow], query: Query) -> QueryPlan:
     if ";" in text and (refused := _refused(connection, text)):
         return refused
     version = connection.info.server_version
-    is_generic = version >= _GENERIC_PLAN
-    if is_generic or first_word(text) == "DECLARE":
-        return _asked(connection, f"EXPLAIN ({'GENERIC_PLAN, ' * is_generic}FORMAT JSON) {text}")
+    # Without parameters all releases leave out partitions by now() and the like; a generic plan
+    # has all of them.
+    is_generic = version >= _GENERIC_PLAN and has_parameters(text)
+    if version >= _GENERIC_PLAN or first_word(text) == "DECLARE":
+        generic = "GENERIC_PLAN, " if is_generic else ""
+        return _asked(connection, f"EXPLAIN ({generic}VERBOSE, FORMAT JSON) {text}")
     prepare = f"{_PREPARE} {text}"
     _, reason, code = _quietly(connection, prepare, _STATEMENT)
     if code:
@@ -166,7 +176,7 @@ def _plan(connection: psycopg.Connection[TupleRow], query: Query) -> QueryPlan:
     if count:
         _set_here(connection, {"plan_cache_mode": "force_generic_plan"})
     values = f"({', '.join(['NULL'] * count)})" if count else ""
-    execute = f"EXPLAIN (FORMAT JSON) EXECUTE pgstudies_query{values}"
+    execute = f"EXPLAIN (VERBOSE, FORMAT JSON) EXECUTE pgstudies_query{values}"
     plan = _asked(connection, execute)
     if not (count and plan.root and _has_pruned(plan.root)):
         return plan
@@ -243,7 +253,7 @@ def _message(error: psycopg.Error) -> str:
 def tables_of(node: Node) -> set[str]:
     """The tables that a plan names, without the server's own; an empty name for pruned ones."""
     name = str(node.get("Relation Name", ""))
-    own = {name} if name and not name.startswith(("pg_", "sql_")) else set()
+    own = {name} if name and str(node.get("Schema")) not in _CATALOGS else set()
     gone = node.get("Subplans Removed") or node.get("One-Time Filter") == "false"
     return own.union({""} if gone else (), *map(tables_of, node.get("Plans", ())))
 
@@ -253,8 +263,21 @@ def _has_pruned(node: Node) -> bool:
 
 
 def is_same(one: Node, other: Node) -> bool:
-    """Whether two plans have the same nodes; estimates may differ."""
-    return _shape(one) == _shape(other)
+    """Whether two plans have the same nodes and hash the same subplans; estimates may differ."""
+    return _shape(one) == _shape(other) and len(_hashed(one)) == len(_hashed(other))
+
+
+def _hashed(node: Node) -> set[str]:
+    """The subplans whose rows are hashed: they stand in conditions and outputs."""
+    texts = (str(node[name]) for name in (*_CONDITIONS, "Output") if name in node)
+    found = {name for text in texts for name in _HASHED.findall(text)}
+    return found.union(*map(_hashed, node.get("Plans", ())))
+
+
+def growth(one: Node, other: Node) -> float:
+    """The estimated cost of the second plan to that of the first."""
+    before, after = (float(node.get("Total Cost", 0)) for node in (one, other))
+    return after / before if before > 0 else 1.0
 
 
 def are_close(one: Node, other: Node) -> bool:
@@ -283,15 +306,31 @@ class Line(NamedTuple):
 
 
 def lines_of(node: Node, depth: int = 0) -> Iterator[Line]:
-    """The plan as EXPLAIN's text has it."""
+    """The plan as EXPLAIN's text has it; of partitions with plans alike only the first."""
     yield Line(depth, _title(node), node.get("Plan Rows"), node.get("Total Cost"))
     for name in _CONDITIONS:
         if name in node:
             value = node[name]
             text = ", ".join(map(str, value)) if isinstance(value, list) else value
             yield Line(depth + 1, f"{name}: {text}")
+    last, more = None, 0
     for child in node.get("Plans", ()):
+        form = _form(child) if node["Node Type"] in _OF_PARTS else None
+        if form is not None and form == last:
+            more += 1
+            continue
+        if more:
+            yield Line(depth + 1, f"and {more} more like it")
         yield from lines_of(child, depth + 1)
+        last, more = form, 0
+    if more:
+        yield Line(depth + 1, f"and {more} more like it")
+
+
+def _form(node: Node) -> tuple[object, ...]:
+    """The shape of a part's plan without the names of its table and indexes."""
+    own = (node.get(name) for name in _SHAPE if name not in {"Index Name", "Relation Name"})
+    return (*own, len(_hashed(node)), *map(_form, node.get("Plans", ())))
 
 
 def _title(node: Node) -> str:
@@ -326,4 +365,8 @@ def parting(one: Node, other: Node) -> tuple[str, str]:
         for mine, theirs in zip(one.get("Plans", ()), other.get("Plans", ()), strict=False):
             if not is_same(mine, theirs):
                 return parting(mine, theirs)
+    if _shape(one) == _shape(other):
+        counts = (len(_hashed(node)) for node in (one, other))
+        was, becomes = (f"{_title(one)} with {count} hashed subplans" for count in counts)
+        return was, becomes
     return _title(one), _title(other)

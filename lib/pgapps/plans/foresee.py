@@ -10,10 +10,11 @@ from pgservers.errors import ServerError, StudyError
 from pgservers.programs.installations import find_binaries
 
 from .empty_copy import RESTORES_STATISTICS, EmptyCopy, empty_copy
-from .explain import UNPRUNED, Node, QueryPlan, are_close, explain, is_same, tables_of
+from .explain import UNPRUNED, Node, QueryPlan, are_close, explain, growth, is_same, tables_of
 from .lacking import lacking
+from .queries import told_left_out
 from .source import programs_of, target_of
-from .statements import names_only_catalogs, rows_of
+from .statements import has_parameters, names_only_catalogs, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,15 @@ if TYPE_CHECKING:
 # Tables, functions and types.
 _NOT_FOUND = {"42P01", "42883", "42704"}
 
+# Functions and operators, types of parameters, and types that do not fit.
+_UNTYPED = {"42883", "42725", "42P18", "42804"}
+
+_MANYFOLD = 3.0
+"""The growth of a plan's estimated cost from which it is named although its nodes are the same."""
+
 _WITH_SCHEMA = re.compile(r"\w\.\w")
+
+_LIST = re.compile(r"\(\s*\$\d+(?:\s*,\s*\$\d+)+\s*\)")
 
 _DENIED = "42501"
 
@@ -58,6 +67,11 @@ class Foreseen:
     def is_on_edge(self) -> bool:
         """Whether it gets another plan of nearly the same estimated cost."""
         return self.verdict == "another plan" and are_close(self.before or {}, self.after or {})
+
+    @property
+    def grows(self) -> bool:
+        """Whether it keeps its plan at several times the estimated cost."""
+        return self.verdict == "same" and growth(self.before or {}, self.after or {}) > _MANYFOLD
 
 
 @dataclass(frozen=True)
@@ -95,6 +109,7 @@ def foresee(
     others are those of tools, such as this one and pg_dump.
     """
     target = target_of(to)
+    _require_able(target.spec, source)
     is_control = target.settings is None and _major(target.spec) == source.major
     # Before anything is dumped.
     release, no_control = _control(source, is_control=is_control)
@@ -102,7 +117,7 @@ def foresee(
     if top is None:
         own = [_own_plan(source, query) for query in queries]
     else:
-        queries, own, more = _first(source, queries, top)
+        queries, own, more = _first(source, queries, top, left_out)
         left_out = {**left_out, **more}
     user = source.connection.info.user
     roles = {query.role for query in queries if query.role}
@@ -135,6 +150,21 @@ def foresee(
         notes=notes,
         left_out=left_out,
     )
+
+
+def _require_able(spec: str, source: Source) -> None:
+    """Raise StudyError for programs before 18, or of a release before the source's."""
+    binaries = find_binaries(spec)
+    if binaries.version < RESTORES_STATISTICS:
+        raise StudyError(
+            f"Plans can be predicted only for release 18 or later, which restores statistics from "
+            f"a dump, and {spec} is {binaries.version_text}: name another by --to."
+        )
+    if binaries.version // 10000 < source.major:
+        raise StudyError(
+            f"{source.name} is PostgreSQL {source.major}, and {spec} is {binaries.version_text}: "
+            f"give --to its own release or a later one, by a directory of programs if need be."
+        )
 
 
 def _servers(
@@ -192,9 +222,12 @@ def _major(spec: str) -> int | None:
 
 
 def _first(
-    source: Source, queries: Sequence[Query], top: int
+    source: Source, queries: Sequence[Query], top: int, left_out: Mapping[str, int]
 ) -> tuple[list[Query], list[QueryPlan], dict[str, int]]:
-    """The first queries that name a table, their plans, and the numbers of the others by reason."""
+    """The first queries that name a table, their plans, and the numbers of the others by reason.
+
+    Queries that differ only in the length of a list of parameters count as one.
+    """
     found: list[Query] = []
     plans: list[QueryPlan] = []
     others = {_NO_TABLE: 0}
@@ -204,7 +237,7 @@ def _first(
             others["with less time than these"] = len(queries) - place
             break
         _, path, settings = source.session(query.role)
-        alike = (query.text, path, *sorted(settings.items()))
+        alike = (_LIST.sub("($1)", query.text), path, *sorted(settings.items()))
         if alike in seen:
             continue
         seen.add(alike)
@@ -219,9 +252,10 @@ def _first(
         else:
             others[_NO_TABLE] += query.role != source.connection.info.user
     if not found:
+        why = f" (left out: {told})" if (told := told_left_out(left_out)) else ""
         raise StudyError(
-            "No query in pg_stat_statements uses a table that is not a system catalog: use "
-            "--queries."
+            f"No query in pg_stat_statements uses a table that is not a system catalog{why}: "
+            f"use --queries."
         )
     return found, plans, others
 
@@ -257,6 +291,11 @@ def _own_plan(source: Source, query: Query) -> QueryPlan:
         reading = replace(query, text=rows)
         found = explain(source.connection, reading, path, {**settings, **_SERIAL})
         return plan if found.root is None else found._replace(rows_of=rows)
+    if plan.code in _UNTYPED and has_parameters(query.text):
+        return plan._replace(
+            reason=f"{plan.reason}; the types of its parameters are not known: write the query "
+            f"into a file of --queries, with casts ($1::date)"
+        )
     if plan.code not in _NOT_FOUND or _WITH_SCHEMA.search(plan.reason):
         return plan
     reason = (

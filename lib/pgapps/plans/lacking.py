@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from .explain import Node
     from .source import Source
 
-_ROW_SECURITY, _STATISTICS, _EXPRESSIONS = 90500, 100000, 140000
-"""The first versions with row security, extended statistics, and those on expressions."""
+_ROW_SECURITY, _STATISTICS, _EXPRESSIONS, _RANGE_STATISTICS = 90500, 100000, 140000, 170000
+"""The first versions with row security, extended statistics, those on expressions, and those of
+ranges in pg_stats."""
 
 # On the copy the owner of the tables plans, whom row security binds only if it is forced.
 _GUARDED = """
@@ -68,6 +69,15 @@ _WITH_STATISTICS = """
     SELECT pg_catalog.format('%I.%I', schemaname, tablename) FROM pg_catalog.pg_stats
 """
 
+_RANGES = """
+    SELECT c.relname, a.attname
+    FROM pg_catalog.pg_attribute a
+    JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
+    JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+    WHERE c.oid >= 16384 AND c.relkind IN ('r', 'm', 'p') AND t.typtype IN ('r', 'm')
+      AND a.attnum > 0 AND NOT a.attisdropped
+"""
+
 # Patterns, and comparisons by the order of texts.
 _BY_LOCALE = re.compile(r"~|\^@|[<>]=? \(?'[^']*'\)?::text|text\)? [<>]")
 
@@ -92,6 +102,7 @@ class Lacking:
         expressions: Index, table and text of each indexed expression without statistics there.
         guarded: Roles with the tables whose row security binds them.
         locale: The locale of the database in words, if the copy has another; else empty.
+        ranges: The columns of ranges, each after its table, whose statistics no dump has.
 
     """
 
@@ -101,6 +112,7 @@ class Lacking:
     expressions: Sequence[tuple[str, str, str]]
     guarded: Collection[tuple[str, str]]
     locale: str
+    ranges: Collection[tuple[str, str]] = ()
 
     def reason(self, roles: Iterable[str], plans: Sequence[Node], *, is_reproduced: bool) -> str:
         """The reason why a query's plans cannot be judged; empty if they can.
@@ -129,6 +141,12 @@ class Lacking:
                     f"are shown to its owner only"
                 )
         words = set(re.findall(r"\w+", conditions))
+        for table, column in self.ranges:
+            if table in tables and column in words:
+                return (
+                    f"the copy has no statistics of the ranges {table}.{column}, which servers "
+                    f"before 17 do not show"
+                )
         for extended in self.statistics:
             enough = 1 if extended.has_expressions else 2
             if extended.table in tables and len(words.intersection(extended.columns)) >= enough:
@@ -154,6 +172,7 @@ def lacking(source: Source, copy: EmptyCopy, roles: Collection[str]) -> Lacking:
     expressions = "s.stxexprs IS NOT NULL" if version >= _EXPRESSIONS else "false"
     query = _EXTENDED.format(expressions=expressions).encode()
     extended = ask(query).fetchall() if version >= _STATISTICS else []
+    ranges = ask(_RANGES).fetchall() if version < _RANGE_STATISTICS else []
     return Lacking(
         relations=set(there.values()),
         indexes=[(n, read(table)) for n, table in source.index_tables.items() if n not in there],
@@ -165,4 +184,5 @@ def lacking(source: Source, copy: EmptyCopy, roles: Collection[str]) -> Lacking:
         expressions=[(n, read(t), read(e)) for n, t, e in ask(_INDEXED) if n not in counted],
         guarded={(role, read(table)) for role, table in guarded},
         locale=copy.missing_locale,
+        ranges={(read(table), read(column)) for table, column in ranges},
     )

@@ -31,7 +31,7 @@ from .queries import told_left_out, top_queries
 from .source import opened, quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from .queries import Query
@@ -217,6 +217,8 @@ def write_scripts(
         show("reading what is known of their columns")
         columns = _columns(source, queries)
         paths = [source.session(query.role).search_path for query in queries]
+        schemas = {column.schema for of_table in columns.values() for column in of_table}
+        schemas |= {schema for _, schema in source.extensions}
         name = printable(source.name)
     scripts: dict[str, str] = {}
     not_written: list[str] = []
@@ -231,9 +233,8 @@ def write_scripts(
     if not scripts:
         none = f"No script can be made of the queries of {name}:"
         raise StudyError("\n  ".join([none, *not_written]))
-    write_files(
-        directory, scripts | _settings(paths, columns) | {"README": _README.format(name=name)}
-    )
+    settings = _settings(paths, {*schemas, "public"})
+    write_files(directory, scripts | settings | {"README": _README.format(name=name)})
     written = f"{len(scripts)} of the {len(queries)} queries that took most time on {name}"
     return [f"{directory} has {written}.", *_told(directory, not_written, left_out)]
 
@@ -408,9 +409,8 @@ def _head(query: Query, number: int, name: str) -> str:
     )
 
 
-def _settings(paths: Sequence[str], columns: Mapping[str, Sequence[Column]]) -> dict[str, str]:
-    """The search_path of the queries' roles: schemas that exist; empty if only public."""
-    there = {column.schema for of_table in columns.values() for column in of_table}
+def _settings(paths: Sequence[str], there: Collection[str]) -> dict[str, str]:
+    """The search_path of the queries' roles: schemas that are ``there``; empty if only public."""
     parts = (unquoted(part.strip()) for path in paths for part in path.split(","))
     schemas = [name for name in dict.fromkeys(parts) if name in there]
     if set(schemas) <= {"public"} or not all(map(str.isprintable, schemas)):

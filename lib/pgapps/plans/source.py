@@ -22,6 +22,7 @@ from pgservers.programs.releases import installed, is_release, packaged, reason_
 from pgservers.servers.foreign_sessions import foreign_session, may_read, rights_lent
 from pgservers.sessions import within
 
+from .btrees import ENTRIES, entry_bytes
 from .sessions import take_bytes
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ _DATABASE = """
 """
 
 _PROVIDERS = {"i": "icu", "b": "builtin"}
+
+_INCLUDES = 110000
+"""The first release whose indexes include columns that are no keys."""
 
 # By OID, so that an extension comes after those that it needs.
 _EXTENSIONS = """
@@ -116,6 +120,7 @@ class Source:
         by_role: Role, name and value of what ALTER ROLE and ALTER DATABASE set, the weakest first.
         sizes: The size of every table, materialized view and index (bytes), by qualified name.
         index_tables: The unqualified name of each index's table, by the index's qualified name.
+        entries: The size of an entry of its inner pages (bytes), by a btree's qualified name.
         extensions: Name and schema of each; what an extension needs comes before it.
         settings: Name and value of every setting that the planner reads.
 
@@ -133,6 +138,7 @@ class Source:
     by_role: Sequence[tuple[str | None, str, str]]
     sizes: Mapping[str, int]
     index_tables: Mapping[str, str]
+    entries: Mapping[str, int]
     extensions: Sequence[tuple[str, str]]
     settings: Mapping[str, str]
 
@@ -380,6 +386,8 @@ def _known(connection: psycopg.Connection[TupleRow], address: Address) -> Source
     columns = f"datlocprovider, {named}" if version >= 150000 else "'c', ''"
     row = connection.execute(_DATABASE.format(columns=columns).encode()).fetchone()
     sizes = connection.execute(_SIZES).fetchall()
+    keys = "indnkeyatts" if version >= _INCLUDES else "indnatts"
+    entries = connection.execute(ENTRIES.format(keys=keys).encode()).fetchall()
     by_role = [
         (role, *str(setting).partition("=")[::2]) for role, setting in connection.execute(_BY_ROLE)
     ]
@@ -402,6 +410,7 @@ def _known(connection: psycopg.Connection[TupleRow], address: Address) -> Source
         # A relation that was dropped meanwhile has no size.
         sizes={str(relation): int(size) for relation, size, _ in sizes if size is not None},
         index_tables={str(index): str(table) for index, _, table in sizes if table is not None},
+        entries=entry_bytes(entries),
         extensions=[(str(e), str(s)) for e, s in connection.execute(_EXTENSIONS)],
         settings=_planner_settings(connection),
     )

@@ -178,6 +178,11 @@ class _Clauses:
         return f"{self._text[: self.start(begins[0])]}{self._text[self.start(end) :]}".strip()
 
 
+def has_parameters(text: str) -> bool:
+    """Whether a statement has a parameter, such as $1."""
+    return any(found[1] for found in _PARAMETER.finditer(text))
+
+
 def _numbered_anew(text: str) -> str:
     """The text with its parameters numbered from 1 on, as a gap would be one without a type."""
     numbers: dict[str, int] = {}

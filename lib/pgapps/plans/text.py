@@ -1,13 +1,16 @@
-"""The prediction as plain text: the answer first, then each query that gets another plan."""
+"""The prediction as text, and as one HTML file with the plans side by side."""
 
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pgservers.files import write_file
+from pgservers.shown import environment
 from pgservers.terminal import printable
 
-from .explain import lines_of, parting
+from .explain import growth, lines_of, parting
 from .queries import told_left_out
 
 if TYPE_CHECKING:
@@ -75,6 +78,7 @@ def _lines(found: Foresight) -> Iterator[str]:
             yield from ("", heading(query), f"  {_short(query)}")
             yield from ("  before", *tree(query.before or {}))
             yield from ("  after", *tree(query.after or {}))
+    yield from grown(found)
     unjudged = [query for query in found.queries if query.verdict == "not judged"]
     if unjudged:
         yield from ("", "Not judged:")
@@ -83,6 +87,14 @@ def _lines(found: Foresight) -> Iterator[str]:
         for query in unjudged:
             if query.reason == reason:
                 yield f"    {query.query.title}: {_short(query)}"
+
+
+def grown(found: Foresight) -> Iterator[str]:
+    """A line on each query that keeps its plan at several times the estimated cost."""
+    for query in found.queries:
+        if query.grows:
+            times = growth(query.before or {}, query.after or {})
+            yield f"{query.query.title}: the same plan at {times:,.0f} times the estimated cost"
 
 
 def heading(query: Foreseen) -> str:
@@ -102,3 +114,31 @@ def tree(plan: Node) -> Iterator[str]:
         arrow = "-> " if line.depth and line.cost is not None else ""
         estimate = "" if line.cost is None else f"  (rows {line.rows:,.0f}, cost {line.cost:,.0f})"
         yield f"    {'  ' * line.depth}{arrow}{line.text}{estimate}"
+
+
+def write_report(found: Foresight, target: Path) -> Path:
+    """Write the report to ``target``, whole or not at all, and return its path."""
+    template = environment(Path(__file__).parent).get_template("plans.html")
+    page = template.render(
+        found=found,
+        headline=headline(found),
+        confidence=confidence(found),
+        notes=[*left_out(found), *found.notes, *grown(found)],
+        heading=heading,
+        sides=_sides,
+    )
+    write_file(target, page.encode("utf-8", "replace"))
+    return target
+
+
+def _sides(query: Foreseen) -> Iterator[tuple[str, list[tuple[str, bool]]]]:
+    """The lines of both plans, and whether the other plan lacks the line."""
+    before, after = list(tree(query.before or {})), list(tree(query.after or {}))
+    for name, lines, others in (("before", before, after), ("after", after, before)):
+        nodes = set(map(_node, others))
+        yield name, [(line, _node(line) not in nodes) for line in lines]
+
+
+def _node(line: str) -> str:
+    """A line without its estimates."""
+    return line.rpartition("  (rows ")[0] or line
