@@ -265,3 +265,32 @@ def test_a_load_that_does_not_end_is_given_up(
     with pytest.raises(ServerError, match="was given up after 1 s"):
         loaded(Tables(shop / "schema.sql")).__enter__()
     guarded.restore("empty", lambda: None)
+
+
+OF_TRIPS = """--
+-- PostgreSQL database dump
+--
+CREATE DATABASE trips;
+\\connect trips
+CREATE SCHEMA trip;
+CREATE TABLE trip.rides (i int);
+ALTER DATABASE trips SET search_path = trip, public;
+ALTER DATABASE trips SET session_preload_libraries = 'nothing';
+ALTER DATABASE trips SET TABLESPACE other;
+--
+-- PostgreSQL database dump complete
+--
+"""
+
+
+def test_the_settings_of_a_dumps_database_hold_for_the_role(
+    loaded: Loaded, shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (shop / "schema.sql").write_text(OF_TRIPS)
+    tables = Tables(shop / "schema.sql")
+    with loaded(tables) as trial, trial.server.connect() as later:
+        assert later.execute("SHOW search_path").fetchone() == ("trip, public",)
+        assert later.execute("SELECT count(*) FROM rides").fetchone() == (0,)
+    said = capsys.readouterr().err
+    assert "SET session_preload_libraries = 'nothing' (permission denied" in said
+    assert "SET TABLESPACE other (the workload has a database of its own)" in said

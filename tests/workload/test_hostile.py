@@ -17,7 +17,8 @@ from pgapps.compare.request import Request
 from pgapps.counting.counter import Counter
 from pgapps.counting.valgrind import reason_no_valgrind
 from pgapps.workload.counting import statement_units
-from pgapps.workload.loading import Tables, load, tell_loaded, vacuum
+from pgapps.workload.loaded import tell_loaded, vacuum
+from pgapps.workload.loading import Tables, load
 from pgapps.workload.scripts import read_workload
 from pgapps.workload.steps import steps_of
 from pgapps.workload.turns import tried

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import time
@@ -11,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pgapps.workload.loading import tables_of
-from pgapps.workload.log import (
+from pgapps.workload.logs.entries import Entry, entries
+from pgapps.workload.logs.scripts import (
     _GIVEN,
     Call,
-    Entry,
     _read,
     alike,
     call_of,
-    entries,
     statement_of,
     write_scripts_of_log,
 )
@@ -281,7 +281,7 @@ def test_no_quoted_text_splits_a_script_or_leaves_it_open(text: str, reason: str
 
 def test_what_is_kept_of_a_log_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit includes the first call of each query, and the queries themselves."""
-    monkeypatch.setattr("pgapps.workload.log._MOST_CHARACTERS", 100_000)
+    monkeypatch.setattr("pgapps.workload.logs.scripts._MOST_CHARACTERS", 100_000)
     value = "x'';" * 2_500
     found = _read(
         (
@@ -310,3 +310,73 @@ def test_a_value_takes_no_memory_for_each_of_its_characters() -> None:
     finally:
         tracemalloc.stop()
     assert peak < len(given)  # a quantifier that backtracks takes many bytes for each
+
+
+ONE = "SELECT name FROM account\nWHERE boss = $1\n\tORDER BY name"
+
+SYSLOG = "Nov  3 09:14:05 db1 postgres[812]: [21-{}] "
+
+STDERR = ["LOG:  duration: 1.500 ms  execute a: SELECT name FROM account", "\tWHERE boss = $1"]
+STDERR += ["\t\tORDER BY name", "DETAIL:  Parameters: $1 = '17'"]
+
+
+def wrapped(kind: str) -> str:
+    """One entry of stderr in four lines, as others wrap it."""
+    if kind == "syslog":
+        lines = [line.replace("\t", "#011") for line in STDERR]
+        parts = [SYSLOG.format(n) + line for n, line in enumerate(lines[:3], start=1)]
+        return "\n".join([*parts, f"{SYSLOG.format(1).replace('21', '22')}2026 {lines[3]}"])
+    if kind == "Cloud SQL":
+        texts = ["\n".join(STDERR[:3]), STDERR[3]]
+        return "[\n" + ",\n".join(json.dumps({"textPayload": text}) for text in texts) + "\n]\n"
+    if kind == "Docker":
+        split = [STDERR[0][:50], STDERR[0][50:] + "\n", *(f"{line}\n" for line in STDERR[1:])]
+        return "\n".join(json.dumps({"log": text, "stream": "stderr"}) for text in split)
+    if kind == "CloudNativePG":
+        record = {"message": "duration: 1.500 ms  execute a: " + ONE, "user_name": "me"}
+        record["detail"] = "Parameters: $1 = '17'"
+        return json.dumps({"level": "info", "msg": "record", "record": record})
+    before = {
+        "journald": "Nov 03 09:14:05 db1 postgres[812]: ",
+        "Compose": "db-1  | ",
+        "kubectl": "[pod/db-0/postgres] ",
+    }
+    return "\n".join(f"{before[kind]}{line}" for line in STDERR)
+
+
+KINDS = ["syslog", "Cloud SQL", "Docker", "CloudNativePG", "journald", "Compose", "kubectl"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_others_put_around_a_line_is_taken_off(kind: str) -> None:
+    found = [call_of(e) for e in entries(io.BytesIO(wrapped(kind).encode()))]
+    assert [call for call in found if call] == [("statement", Call(1.5, ONE, "$1 = '17'"))]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [STDERR[0], "WHERE boss = $1"],
+        [STDERR[0], "unknown prefix: \tWHERE boss = $1", STDERR[3]],
+        [SYSLOG.format(1) + STDERR[0], SYSLOG.format(3) + "#011ORDER BY name"],
+        [SYSLOG.format(1) + STDERR[0], SYSLOG.replace("812", "9").format(2) + "#011WHERE a"],
+    ],
+    ids=["no prefix", "another prefix", "a part is missing", "of another process"],
+)
+def test_a_statement_whose_rest_may_be_lost_becomes_no_script(lines: list[str]) -> None:
+    (found,) = entries(io.BytesIO("\n".join(lines).encode()))
+    assert found.is_cut
+    with pytest.raises(UnknownError, match="which may be a part of it"):
+        call_of(found)
+
+
+def test_a_packed_log_is_read_and_one_that_is_cut_off_as_far_as_it_goes(tmp_path: Path) -> None:
+    log = tmp_path / "log.gz"
+    packed = gzip.compress(b"LOG:  duration: 1.500 ms  statement: SELECT 1 FROM t\n" * 99)
+    for content, said in ((packed, "99 calls"), (packed[:-4], "99 calls")):
+        log.write_bytes(content)
+        home = tmp_path / str(len(content))
+        assert said in "".join(write_scripts_of_log(home, log, 40, [], lambda _: None))
+    log.write_bytes(packed[:9])
+    with pytest.raises(StudyError, match="cannot be unpacked: gunzip it first"):
+        write_scripts_of_log(tmp_path / "x", log, 40, [], lambda _: None)

@@ -83,7 +83,9 @@ def test_a_command_line_without_files_is_of_pgbenchs_own_scripts(
     ("line", "said"),
     [
         ("-i -s 10", "-i cannot be used in a comparison: pgbench's tables are created"),
-        ("--rate=100", "pgbench command line cannot .* --rate"),
+        ("--rate=100", "--rate cannot be used in a comparison: turns run as fast as they can"),
+        ("--connect", "--connect cannot be used in a comparison: sessions are opened once"),
+        ("--max-tries=3", "--max-tries cannot be used in a comparison: a transaction that fails"),
         ("-R 100", "-R cannot be used in a comparison: turns run as fast as they can"),
         ("-f a.sql -f /x/b.sql", "must be in one directory"),
         ("-f 'a", "pgbench command line cannot be measured"),
@@ -220,3 +222,13 @@ def test_a_failure_that_ends_an_old_pgbench_is_told(
         monkeypatch.setattr(trial.server, "capabilities", replace(known, pgbench=old))
         with pytest.raises(StudyError, match=r"one\.sql, line 1.*pgbench before 15 ends there"):
             step.run(trial, "one", Turn(1, []), seed=1, **HOW)
+
+
+def test_only_the_files_that_a_mix_names_are_read(shop: Path) -> None:
+    (shop / "bad.sql").write_text("\\sleep 1 ms\nSELECT 1;\n")
+    (shop / "take.pgbench").write_text("SELECT 2;\n")
+    mixed = read_workload(shop, ["take.pgbench@2", "one"])
+    assert [script.text for script in mixed.scripts] == ["SELECT 2;\n", "SELECT 1;\n"]
+    for mix in ([], ["bad"]):
+        with pytest.raises(StudyError, match="sleep is not allowed in a script"):
+            read_workload(shop, mix)

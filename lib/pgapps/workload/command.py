@@ -69,7 +69,7 @@ def new_workload(
     """  # noqa: D301
     from pgservers.paths import for_display
 
-    from .log import write_scripts_of_log
+    from .logs.scripts import write_scripts_of_log
     from .writing import new_workload as write
 
     if from_server is not None and from_log is not None:

@@ -15,7 +15,8 @@ from pgstudies.measuring.trial import Trial
 from pgstudies.rooms import find_room
 
 from ..counting.units import Unit
-from .loading import load, tables_of, vacuum
+from .loaded import vacuum
+from .loading import load, tables_of
 from .scripts import read_workload, without_comments
 from .sent import statements_sent
 from .steps import defined

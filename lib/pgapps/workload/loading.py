@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import re
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -13,7 +13,7 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 
 from pgservers.errors import ServerError, StudyError
-from pgservers.files import says_full, size_text, temporary_directory
+from pgservers.files import says_full, temporary_directory
 from pgservers.host.exclusive import only_one_here
 from pgservers.paths import run_dir
 from pgservers.programs.installations import find_binaries, run_client
@@ -22,7 +22,7 @@ from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
 from pgservers.servers.snapshots import require_space
 from pgservers.sessions import within
-from pgservers.terminal import notice, notice_once, printable
+from pgservers.terminal import notice_once, printable
 
 from .schema import EXTENSION, contents, leaving, opened, pieces, unquoted
 from .writing import short
@@ -38,6 +38,12 @@ if TYPE_CHECKING:
 
     from .schema import Piece
     from .scripts import Workload
+
+# What pg_dump --create writes of the database's own settings; the group is the setting.
+_SETS_DATABASE = re.compile(
+    rb"""alter\s+database\s+(?:"(?:[^"]|"")+"|[^\s;]+)\s+(set\s+(?!tablespace\b).+)""",
+    re.IGNORECASE | re.DOTALL,
+)
 
 # A setting of a newer pg_dump, and the error of an older server for it, which can be skipped.
 _SETS = re.compile(rb"set\b", re.IGNORECASE)
@@ -76,27 +82,7 @@ _MOST_MADE = 1_000
 """The most roles and schemas that a load creates because they are missing."""
 
 _LONGEST_S = 6 * 3600.0
-"""The limit for a load and for a vacuum (s), as both run functions of the schema."""
-
-_OF_THE_SERVER = """
-    SELECT relname FROM pg_class
-    WHERE relnamespace = 'pg_catalog'::regnamespace AND relkind = 'r'
-"""
-
-_LOADED = r"""
-    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-    WHERE n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
-      AND pg_catalog.pg_has_role(c.relowner, 'USAGE')
-"""
-
-_TABLES = f"SELECT n.nspname, c.relname {_LOADED} AND c.relkind IN ('r', 'm', 'p')"
-
-_HELD = f"""
-    SELECT pg_catalog.count(*),
-           COALESCE(pg_catalog.sum(GREATEST(c.reltuples, 0)), 0),
-           COALESCE(pg_catalog.sum(pg_catalog.pg_total_relation_size(c.oid)), 0)
-    {_LOADED} AND c.relkind IN ('r', 'm')
-"""
+"""The limit for a load (s), as it runs functions of the schema."""
 
 
 @dataclass
@@ -112,6 +98,7 @@ class Tables:
             for no such tables.
         without: Extensions that are left out, with every statement that needs them.
         drawn: ``Contents.draws`` of the script whose place a dump has taken.
+        sets: The settings of the dump's database, which hold for the sessions of the role.
 
     """
 
@@ -119,6 +106,7 @@ class Tables:
     scale: int | None = None
     without: Sequence[str] = ()
     drawn: str = ""
+    sets: dict[bytes, None] = field(default_factory=dict)
 
 
 def tables_of(workload: Workload, scale: int, without: Sequence[str]) -> Tables:
@@ -163,6 +151,7 @@ def _load_schema(
     with within(connection, _LONGEST_S, f"Loading {schema}"), opened(schema) as lines:
         for piece in pieces(lines, schema, schema.parent.resolve(), []):
             loader.load(piece)
+    loader.set_for_role()
     if connection.info.transaction_status != TransactionStatus.IDLE:
         raise StudyError(f"{schema} ends in a transaction: there is a BEGIN without COMMIT.")
     return found.draws
@@ -292,7 +281,10 @@ class _Loader:
     def _execute(self, statement: bytes) -> None:
         self._count(len(statement))
         if leaving(statement):
-            _pass_over(statement, "the workload has a database of its own")
+            if found := _SETS_DATABASE.match(statement):
+                self._tables.sets[found[1]] = None
+            else:
+                _pass_over(statement, "the workload has a database of its own")
             return
         if self._is_done(statement):
             return
@@ -304,6 +296,19 @@ class _Loader:
                     continue
                 self._pass_over(statement, error)
             return
+
+    def set_for_role(self) -> None:
+        """Let the settings of the dump's database hold, as far as the role may set them itself."""
+        server = self._trial.server
+        if not isinstance(server, ManagedServer):
+            return
+        names = sql.Identifier(server.role), sql.Identifier(self._connection.info.dbname)
+        for setting in self._tables.sets:
+            change = sql.SQL("ALTER ROLE {} IN DATABASE {} ").format(*names)
+            try:
+                self._connection.execute(change.as_string().encode() + setting)
+            except psycopg.Error as error:
+                _pass_over(setting, _message(error))
 
     def _make_missing(self, error: psycopg.Error) -> bool:
         """Create the role or schema that a statement lacks; False if impossible or done before.
@@ -398,34 +403,6 @@ def _load_pgbench(trial: Trial, scale: int, address: Mapping[str, str]) -> None:
         raise StudyError(
             f"pgbench's tables cannot be created on {trial.server.version_text}: {message}."
         )
-
-
-def vacuum(trial: Trial) -> None:
-    """Vacuum and analyze what was loaded, and on a managed server the catalogs."""
-    # By name, because VACUUM without a name warns of every table of another role.
-    with within(trial.connection, _LONGEST_S, "VACUUM"):
-        for schema, name in trial.execute(_TABLES).fetchall():
-            table = sql.Identifier(schema, name)
-            trial.execute(sql.SQL("VACUUM ANALYZE {}").format(table))
-    server = trial.server
-    if isinstance(server, ManagedServer):
-        # Only these: in the role's tables, its functions would run with the superuser's rights.
-        with server.as_superuser(trial.connection.info.dbname) as connection:
-            for (name,) in connection.execute(_OF_THE_SERVER).fetchall():
-                table = sql.Identifier("pg_catalog", name)
-                connection.execute(sql.SQL("VACUUM ANALYZE {}").format(table))
-
-
-def tell_loaded(trial: Trial) -> None:
-    """Record and report the contents of the trial's database after ``vacuum``."""
-    tables, rows, size = trial.execute(_HELD).fetchone() or (0, 0, 0)
-    trial.record("load", "tables", tables, "tables")
-    trial.record("load", "rows", rows, "rows")
-    trial.record("load", "size_bytes", size, "bytes")
-    notice(
-        f"Loaded into {trial.server.version_text}: {tables:,} tables, {rows:,.0f} rows, "
-        f"{size_text(int(size))}."
-    )
 
 
 def _pass_over(statement: bytes, why: str) -> None:

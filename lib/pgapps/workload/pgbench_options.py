@@ -18,6 +18,7 @@ _SHORT = "iI:h:nvp:dqb:SNc:j:Crs:t:T:U:lf:D:F:M:P:R:L:"
 
 _LONG = (
     "builtin= client= define= file= protocol= random-seed= scale= select-only skip-some-updates "
+    "connect fillfactor= init-steps= initialize latency-limit= max-tries= rate= "
     # How long pgbench runs, what it reports, and where:
     "aggregate-interval= dbname= debug failures-detailed host= jobs= log log-prefix= no-vacuum "
     "port= progress= progress-timestamp quiet report-latencies report-per-command sampling-rate= "
@@ -27,9 +28,15 @@ _LONG = (
 _SHORT_FORMS = {
     "--builtin": "-b",
     "--client": "-c",
+    "--connect": "-C",
     "--define": "-D",
     "--file": "-f",
+    "--fillfactor": "-F",
+    "--init-steps": "-I",
+    "--initialize": "-i",
+    "--latency-limit": "-L",
     "--protocol": "-M",
+    "--rate": "-R",
     "--scale": "-s",
     "--select-only": "-S",
     "--skip-some-updates": "-N",
@@ -44,6 +51,7 @@ _REFUSED = {
     "-C": "sessions are opened once",
     "-R": "turns run as fast as they can",
     "-L": "every transaction counts",
+    "--max-tries": "a transaction that fails is counted, and not tried again",
 }
 
 
@@ -115,5 +123,6 @@ def parameters_of(
     assert workload is not None
     if not workload.startswith(BUILT_IN):
         workload = str(Path(workload).expanduser().absolute())
-    read_workload(workload)  # reports an error in the workload before anything is measured
+    # Reports an error in the workload before anything is measured.
+    read_workload(workload, parameters.get("mix") or of_line.get("mix") or ())
     return {**of_line, **parameters, "directory": workload}

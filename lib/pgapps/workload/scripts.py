@@ -18,7 +18,7 @@ from .schema import contents, leaving
 from .statements import Command, Lines
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 BUILT_IN = "pgbench:"
 """The prefix of a built-in script of pgbench, in place of a directory."""
@@ -44,7 +44,7 @@ _PGBENCH_TABLES = re.compile(r"\bpgbench_(?:accounts|branches|history|tellers)\b
 _SHELL = re.compile(r"\\[\W_]*(?:set)?shell", re.IGNORECASE)
 """pgbench's commands that run a program, as a shell reads the rest of the line."""
 
-_WEIGHTED = re.compile(r"(.+)@(\d{1,9})")
+_WEIGHTED = re.compile(r"(.+)@(\d{1,9})\Z")
 
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
@@ -134,10 +134,11 @@ def read_workload(directory: str | Path, mix: Sequence[str] = ()) -> Workload:
     included = [f.resolve() for f in contents(schema).files] if schema is not None else []
     used = {schema, home / _SETTINGS}
     others = [f for f in found if f not in used and _resolved(f) not in included]
-    files = [f for f in others if f.suffix == ".sql" and not f.is_dir()]
+    wanted = {_WEIGHTED.sub(r"\1", text) for text in mix}
+    files = [f for f in others if (f.suffix == ".sql" or f.name in wanted) and not f.is_dir()]
     workload = Workload(
         schema,
-        [script for file in files for script in _scripts_of(file)],
+        [script for file in files for script in _asked(file, wanted)],
         _settings(home / _SETTINGS),
         [f.name for f in others if f not in files],
         tuple(included),
@@ -154,6 +155,16 @@ def read_workload(directory: str | Path, mix: Sequence[str] = ()) -> Workload:
     if twice := next((name for name in names if names[name] > 1), None):
         raise StudyError(f"{home} has two scripts called {twice!r}: rename one of them.")
     return _mixed(workload, mix)
+
+
+def _asked(file: Path, wanted: Collection[str]) -> list[Script]:
+    """The scripts of a file; none of one that cannot be measured, if other scripts are mixed."""
+    try:
+        return _scripts_of(file)
+    except StudyError:
+        if not wanted or {file.stem, file.name} & {*wanted}:
+            raise
+        return []
 
 
 def _resolved(file: Path) -> Path:
@@ -182,7 +193,8 @@ def _mixed(found: Workload, mix: Sequence[str]) -> Workload:
     if not mix:
         return found
     files = Counter(script.file for script in found.scripts)
-    known = {s.file.stem: s for s in found.scripts if files[s.file] == 1}
+    alone = [script for script in found.scripts if files[script.file] == 1]
+    known = {name: s for s in alone for name in (s.file.stem, s.file.name)}
     known |= {script.name: script for script in found.scripts}
     weights: dict[str, int] = {}
     chosen: list[Script] = []

@@ -1,15 +1,10 @@
-"""Scripts for pgbench from the queries in a server's log, with their values.
-
-A log may contain anything that a client has sent: nothing in it is executed here.
-"""
+"""Scripts for pgbench from the queries in a server's log, with their values."""
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -18,7 +13,7 @@ from pgservers.errors import StudyError
 from pgservers.files import regular
 from pgservers.terminal import printable
 
-from .writing import (
+from ..writing import (
     UNSAFE,
     VERB,
     UnknownError,
@@ -29,26 +24,15 @@ from .writing import (
     title_of,
     write_files,
 )
+from .entries import LONGEST, Entry, entries, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
-    from typing import BinaryIO
-
-_LONGEST = 1_000_000
-"""The longest line, or entry, that is read (bytes)."""
 
 # The most queries, calls of each query and databases that are kept, and the most characters of all
 # queries and calls together.
 _MOST_QUERIES, _MOST_CALLS, _MOST_DATABASES, _MOST_CHARACTERS = 20_000, 25, 1000, 30_000_000
-
-_MESSAGE, _DETAIL, _CSV_COLUMNS = 13, 14, 23
-
-_LINE = re.compile(
-    r".*?\b(LOG|DETAIL|HINT|STATEMENT|CONTEXT|QUERY|LOCATION|ERROR|WARNING|NOTICE|INFO|FATAL|PANIC"
-    r"|DEBUG[1-5]?):  (.*)",
-    re.DOTALL,
-)
 
 _TIMED = re.compile(
     r"duration: (\d+\.\d+) ms  (?:(statement|execute (?!fetch from )(?:(?!: ).)*): |(plan):\n)(.*)",
@@ -75,15 +59,6 @@ _PIECE = re.compile(
 
 _LIST = re.compile(r"\?(?:\s*,\s*\?)+")
 _ROWS = re.compile(r"\(\s*\?\s*\)(?:\s*,\s*\(\s*\?\s*\))+")
-
-
-class Entry(msgspec.Struct, frozen=True, rename={"database": "dbname", "role": "user"}):
-    """A message of a log and its detail; stderr has no database and no role."""
-
-    message: str
-    detail: str = ""
-    database: str = ""
-    role: str = ""
 
 
 class Call(NamedTuple):
@@ -146,7 +121,7 @@ def write_scripts_of_log(
     require_new(directory)
     show(f"reading {log}")
     with regular(log, "a log") as file:
-        found = _read(entries(file), roles)
+        found = _read(entries(unpacked(file, log)), roles)
     name = printable(str(log))
     has_times = found.calls or found.left_out
     if not has_times and roles:
@@ -193,75 +168,6 @@ def _merged(kinds: Mapping[str, _Calls]) -> _Calls:
     return replace(most, first=[call for calls in kinds.values() for call in calls.first])
 
 
-def entries(file: BinaryIO) -> Iterator[Entry]:
-    """The entries of a log in the format of its first line: stderr, csvlog or jsonlog."""
-    lines = _lines(file)
-    first = next(lines, "")
-    every = chain([first], lines)
-    if _of_json(first) is not None:
-        return (entry for entry in map(_of_json, every) if entry is not None)
-    if first.count(",") > _MESSAGE and not _LINE.match(first):
-        return _of_csv(every)
-    return _of_stderr(every)
-
-
-def _lines(file: BinaryIO) -> Iterator[str]:
-    while line := file.readline(_LONGEST):
-        yield line.decode("utf-8", "replace").replace("\0", "")
-
-
-def _of_json(line: str) -> Entry | None:
-    """The entry of a line of jsonlog, or None."""
-    try:
-        return msgspec.json.decode(line, type=Entry)
-    except (msgspec.MsgspecError, RecursionError):
-        return None
-
-
-def _of_csv(lines: Iterable[str]) -> Iterator[Entry]:
-    """A row goes on while a quote is open; rows longer than ``_LONGEST`` are left out."""
-    csv.field_size_limit(_LONGEST)
-    part: list[str] = []
-    size = quotes = 0
-    for line in lines:
-        part.append(line)
-        size += len(line)
-        quotes += line.count('"')
-        if quotes % 2 and size <= _LONGEST:
-            continue
-        try:
-            row = next(csv.reader(part), []) if size <= _LONGEST else []
-        except csv.Error:
-            row = []
-        if len(row) >= _CSV_COLUMNS:
-            yield Entry(row[_MESSAGE], row[_DETAIL], row[2], row[1])
-        part, size, quotes = [], 0, 0
-
-
-def _of_stderr(lines: Iterable[str]) -> Iterator[Entry]:
-    """Each line of an entry but the first begins with a tab; a DETAIL belongs to the LOG before."""
-    message: list[str] = []
-    detail: list[str] = []
-    going: list[str] | None = None
-    size = 0
-    for line in chain(lines, [""]):  # the empty line ends the last entry
-        size += len(line)
-        if line.startswith("\t"):
-            if going is not None and size < _LONGEST:
-                going.append(line[1:])
-            continue
-        found = _LINE.match(line)
-        if found and found[1] == "DETAIL":
-            going = detail
-        else:
-            if message:
-                yield Entry("".join(message).rstrip("\r\n"), "".join(detail).rstrip("\r\n"))
-            message, detail, size = [], [], len(line)
-            going = message if found and found[1] == "LOG" else None
-        if going is not None and found:
-            going.append(found[2])
-
-
 def call_of(entry: Entry) -> tuple[str, Call] | None:
     """The kind of an entry, "statement" or "plan", and its call; None for an entry without a time.
 
@@ -270,6 +176,8 @@ def call_of(entry: Entry) -> tuple[str, Call] | None:
     timed = _TIMED.match(entry.message)
     if not timed:
         return None
+    if entry.is_cut:
+        raise UnknownError("followed by a line of another form, which may be a part of it")
     ms = float(timed[1])
     if timed[3]:
         return "plan", Call(ms, *_explained(timed[4]))
@@ -315,7 +223,7 @@ def _read(every: Iterable[Entry], roles: Sequence[str]) -> _Found:
 
 def _require_query(text: str) -> None:
     """Raise UnknownError, with the reason, if a statement is not a query on tables."""
-    if len(text) > _LONGEST // 2:
+    if len(text) > LONGEST // 2:
         raise UnknownError("longer than half a million characters")
     if not VERB.match(_PIECE.sub(lambda piece: " " if piece["comment"] else piece[0], text)):
         raise UnknownError("of other commands than SELECT, INSERT, UPDATE, DELETE and MERGE")
