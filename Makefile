@@ -19,7 +19,7 @@ LAB_MARK := \# Only for JupyterLab
 
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help install book reference verdicts test test-thorough test-all test-lab test-root lab strip bench bench-peers check lint tools constraints clean
+.PHONY: help install book reference verdicts test test-thorough test-all test-lab test-root lab strip bench bench-peers check lint releases tools constraints clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' Makefile | awk -F: '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -107,6 +107,9 @@ lint: install  ## check style and types
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+releases: install  ## look for newer minor versions of the releases, and write them into data/releases.toml
+	$(BIN)/python data/update_releases.py
 
 lab: .venv/lab  ## open JupyterLab on the notebooks
 	@echo "What you save has its outputs in it: make strip takes them out again."

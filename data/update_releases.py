@@ -1,6 +1,8 @@
-"""Looking for newer minor versions of the releases, and writing them into data/releases.toml.
+"""Write newer minor versions of the releases into releases.toml: `make releases`.
 
-The old version goes to data/minor_releases.toml if that has its major release.
+The old version goes to minor_releases.toml if that has its major release.  Maven fetches each jar
+that is new, for its size and checksum.  Start a new one before it is committed:
+pytest tests/programs/test_releases.py -k NAME.
 """
 
 from __future__ import annotations
@@ -13,14 +15,22 @@ from pgservers.errors import ServerError
 from pgservers.files import temporary_directory, write_file
 from pgservers.paths import MINOR_RELEASES, RELEASES
 from pgservers.programs.cached import sha256_of
-from pgservers.programs.fetching import copy_artifact, published_versions
+from pgservers.programs.fetching import copy_artifact, failure_of, kept_by_maven, run_maven
 from pgservers.programs.releases import builds
+from pgservers.terminal import tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from pgservers.programs.releases import Release
+
+
+_POM = """<project><modelVersion>4.0.0</modelVersion>
+<groupId>pgstudies</groupId><artifactId>pgstudies</artifactId><version>1</version>
+<dependencies><dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>
+<version>[9999,)</version></dependency></dependencies></project>
+"""
 
 
 def update_releases() -> Iterator[str]:
@@ -51,6 +61,23 @@ def update_releases() -> Iterator[str]:
     for major in sorted(major for major in majors if major > int(builds(RELEASES)[-1].name)):
         yield f"{major}: published; add it to {RELEASES.name}"
     builds.cache_clear()
+
+
+def published_versions(artifact: str, directory: Path) -> list[str]:
+    """Every version of an artifact in Maven's repositories; ``directory`` is for Maven's files.
+
+    Raises ServerError with Maven's own reason where they do not answer.
+    """
+    group, name, _ = artifact.split(":")
+    # Maven keeps the lists of versions that it fetches; an empty range makes it fetch nothing else.
+    (directory / "pom.xml").write_text(_POM.format(group=group, name=name), encoding="utf-8")
+    command = ["--update-snapshots", "dependency:resolve"]
+    failed, output = run_maven(f"looking for versions of {name}", command, directory)
+    lists = [*kept_by_maven(artifact, output).glob("maven-metadata-*.xml")]
+    if not failed or not lists or "No versions available" not in output or "not transfer" in output:
+        raise failure_of(artifact, output)
+    texts = [file.read_text(encoding="utf-8") for file in lists]
+    return sorted({v for text in texts for v in re.findall(r"<version>([^<]+)</version>", text)})
 
 
 def _named(release: Release) -> str:
@@ -93,3 +120,8 @@ def _exchange(release: Release, version: str, artifact: str, work: Path) -> None
     for key, value in values.items():
         table = re.sub(rf"^{key} = .*$", f"{key} = {value}", table, flags=re.MULTILINE)
     write_file(RELEASES, text[:begin] + table + text[end:])
+
+
+if __name__ == "__main__":
+    for sentence in update_releases():
+        tell(sentence)

@@ -36,6 +36,15 @@ Configure = Annotated[
     typer.Option(metavar="ARGUMENT", help="One more argument for configure; may be repeated."),
 ]
 
+Workload = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR",
+        help="In place of units: the statements of this workload, see `pgstudies compare`.",
+        show_default=False,
+    ),
+]
+
 Pgbench = Annotated[
     str | None,
     typer.Option(

@@ -13,22 +13,23 @@ from pgapps.scorecard.advice import (
     advice_text,
     counted_ahead,
     counted_between,
-    counted_by_release,
     counted_in_words,
     finding,
     newest_first,
     question_of,
     release_before,
-    timed_by_release,
     to_try,
 )
 from pgservers.errors import StudyError
 from pgstudies.records.counts import INSTRUCTIONS, fullest_counts
 from pgstudies.records.reading import Record
+from pgstudies.rooms import study_module
 from tests import made_up
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+BY_RELEASE = study_module("today", "by_release")
 
 UNITS = pl.DataFrame(
     [
@@ -74,7 +75,7 @@ def test_the_release_before_is_the_one_counted_before() -> None:
 
 
 def test_every_release_is_relative_to_the_one_you_run_and_the_newest_is_first() -> None:
-    table = counted_by_release("14")
+    table = BY_RELEASE.counted_by_release("14")
     assert table.columns[:2] == ["work", "units"]
     releases = [*map(float, table.columns[2:])]
     assert releases == sorted(releases, reverse=True)
@@ -83,7 +84,7 @@ def test_every_release_is_relative_to_the_one_you_run_and_the_newest_is_first() 
     alone = counted_between("14", "18").filter(unit="one session started", open=0)
     assert started["18"].item() == pytest.approx(alone["ratio"].item())
     with pytest.raises(StudyError, match=r"^8\.2 was not counted; there is .*-p releases="):
-        counted_by_release("8.2")
+        BY_RELEASE.counted_by_release("8.2")
 
 
 def test_a_directory_is_told_by_what_was_counted_of_it(
@@ -114,11 +115,11 @@ def test_a_directory_is_told_by_what_was_counted_of_it(
 
 
 def test_times_are_of_releases_that_were_built_alike() -> None:
-    table = timed_by_release("14")
+    table = BY_RELEASE.timed_by_release("14")
     assert {"18", "13"} <= set(table.columns)
     assert not {"9.3", "9.6"} & set(table.columns)  # of another compiler
     assert table["18"].str.contains(r"^\d\.\d+ \(\d\.\d+–\d\.\d+\)$").all()
-    assert timed_by_release("11").is_empty()
+    assert BY_RELEASE.timed_by_release("11").is_empty()
 
 
 ROW: dict[str, Any] = {

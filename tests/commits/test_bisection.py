@@ -185,6 +185,14 @@ chmod 755 $(cat prefix)/bin/postgres""",
     assert install == "meson install --quiet --no-rebuild"
 
 
+def test_two_names_of_one_commit_are_refused_before_anything_is_built(
+    history: Callable[..., Repository],
+) -> None:
+    repository = history([1.0, 2.0])
+    with pytest.raises(StudyError, match="v1 and HEAD are the same commit"):
+        bisect(repository, "v1", "HEAD", counted(repository))
+
+
 def test_two_at_a_time_are_refused(history: Callable[..., Repository]) -> None:
     repository = history([1.0])
     with (

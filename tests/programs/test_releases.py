@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from pgapps.doctor import updating
-from pgapps.doctor.updating import update_releases
+from data import update_releases as updating
+from data.update_releases import update_releases
 from pgservers import paths
 from pgservers.errors import ServerError, SpaceError, StudyError
 from pgservers.files import try_lock

@@ -10,7 +10,7 @@ import typer
 from pgservers.errors import StudyError
 from pgservers.terminal import Progress, say, tell
 
-from ..options import Configure, Pgbench
+from ..options import Configure, Pgbench, Workload
 
 Repo = Annotated[
     Path,
@@ -22,15 +22,6 @@ _Unit = Annotated[
     typer.Option(
         metavar="UNIT",
         help="What is counted: a unit of work, or a part of its name that no other has.",
-        show_default=False,
-    ),
-]
-
-_Workload = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DIR",
-        help="In place of a unit: a statement of this workload, see `pgstudies compare`.",
         show_default=False,
     ),
 ]
@@ -51,7 +42,7 @@ def bisect(
     good: Annotated[str, typer.Option(metavar="COMMIT", help="The older end.", show_default=False)],
     bad: Annotated[str, typer.Option(metavar="COMMIT", help="The newer end.", show_default=False)],
     unit: _Unit = None,
-    workload: _Workload = None,
+    workload: Workload = None,
     pgbench: Pgbench = None,
     step: _Step = "",
     configure: Configure = None,

@@ -92,6 +92,8 @@ def bisect(
     found = Found()
     search = _Search(repository, measure, show, found)
     ends = (repository.commit(good).sha, repository.commit(bad).sha)
+    if ends[0] == ends[1]:
+        raise StudyError(f"{good} and {bad} are the same commit, {ends[0][:10]}: name two.")
     origin = repository.merge_base(*ends)
     names = {ends[0]: good, ends[1]: bad}
     names.setdefault(origin, f"{origin[:10]}, where {good} branched off,")

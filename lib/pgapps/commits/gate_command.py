@@ -11,7 +11,7 @@ from pgservers.errors import StudyError
 from pgservers.files import read_regular
 from pgservers.terminal import say, tell
 
-from ..options import BisectRun, Configure, for_git
+from ..options import BisectRun, Configure, Workload, for_git
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -55,16 +55,6 @@ _Diff = Annotated[
 ]
 
 
-_Workload = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DIR",
-        help="In place of units: every statement of this workload, see `pgstudies compare`.",
-        show_default=False,
-    ),
-]
-
-
 def gate(
     *,
     base: _Base,
@@ -81,7 +71,7 @@ def gate(
         list[str] | None,
         typer.Option(metavar="UNIT", help="Count this unit of work; may be repeated."),
     ] = None,
-    workload: _Workload = None,
+    workload: Workload = None,
     configure: Configure = None,
     bisect_run: BisectRun = False,
 ) -> None:

@@ -10,7 +10,7 @@ import typer
 from pgservers.errors import CannotRun, StudyError
 from pgservers.terminal import Progress, say, tell
 
-from ..options import Configure
+from ..options import Configure, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,13 +27,23 @@ _Repo = Annotated[
 
 _Since = Annotated[
     str | None,
-    typer.Option(metavar="COMMIT", help="With --repo: the oldest commit.", show_default=False),
+    typer.Option(
+        metavar="COMMIT",
+        help="With --repo: the oldest commit.  [default: where --until branched off]",
+        show_default=False,
+    ),
 ]
 
 _Until = Annotated[str, typer.Option(metavar="COMMIT", help="With --repo: the newest commit.")]
 
 _Every = Annotated[
-    int, typer.Option(min=1, metavar="N", help="With --repo: count every Nth commit.")
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="With --repo: count every Nth commit.  [default: 200, without --since 1]",
+        show_default=False,
+    ),
 ]
 
 _Narrow = Annotated[
@@ -74,9 +84,10 @@ def history(
     repo: _Repo = None,
     since: _Since = None,
     until: _Until = "HEAD",
-    every: _Every = 200,
+    every: _Every = None,
     releases: _Releases = None,
     unit: _Units = None,
+    workload: Workload = None,
     narrow: _Narrow = 0,
     chart: _Chart = None,
     configure: Configure = None,
@@ -90,6 +101,7 @@ def history(
     \b
     Examples:
       pgstudies history --repo ~/src/postgresql --since REL_17_0 --every 200
+      pgstudies history --repo ~/src/pg --until my-patches --workload shop
       pgstudies history --releases all --unit "one session started"
       pgstudies history --releases 17,18,/usr/lib/postgresql/19
 
@@ -103,14 +115,19 @@ def history(
     from pgstudies.records.reading import read_record
 
     from .history import history_text, lines_of
-    from .strategies import find_unit
+    from .strategies import find_unit, statements
 
-    if (repo is None) == (releases is None) or (repo is None) != (since is None):
-        raise StudyError("Give either --repo with --since, or --releases.")
-    wanted = [find_unit(name) for name in unit or ()] or _one_of_each_study()
-    if repo is not None and since is not None:
+    if (repo is None) == (releases is None) or (repo is None and since is not None):
+        raise StudyError("Give either --repo or --releases; --since goes with --repo.")
+    if unit and workload is not None:
+        raise StudyError("A workload takes the place of units: leave out --unit.")
+    if workload is not None:
+        wanted = statements(workload)
+    else:
+        wanted = [find_unit(name) for name in unit or ()] or _one_of_each_study()
+    if repo is not None:
         path, narrowed = _commits(
-            repo, (since, until), wanted, every=every, configure=configure or (), narrow=narrow
+            repo, since, until, wanted, every=every, configure=configure or (), narrow=narrow
         )
     elif narrow:
         raise StudyError("Releases have no commits to bisect: --narrow needs --repo.")
@@ -189,10 +206,11 @@ def _releases(names: str, wanted: Sequence[Unit]) -> Path:
 
 def _commits(
     repo: Path,
-    ends: tuple[str, str],
+    since: str | None,
+    until: str,
     wanted: Sequence[Unit],
     *,
-    every: int,
+    every: int | None,
     configure: Sequence[str],
     narrow: int,
 ) -> tuple[Path, list[str]]:
@@ -206,7 +224,7 @@ def _commits(
     from .strategies import bisected, continued
 
     repository = Repository(repo)
-    points = repository.every(*ends, every)
+    points = repository.every(since or repository.trunk, until, every or (200 if since else 1))
     parameters = {
         "repo": str(repository.source),
         "commits": points,

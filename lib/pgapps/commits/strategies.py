@@ -17,6 +17,7 @@ from pgstudies.rooms import rooms
 from ..counting.counter import Counter
 from ..counting.units import units
 from ..workload.counting import statement_units
+from ..workload.pgbench_options import parameters_of
 from .bisection import as_text, moved_functions
 from .bisection import bisect as search
 from .record import CommitRecord
@@ -99,6 +100,12 @@ def continued() -> Iterator[None]:
 def find_unit(name: str) -> Unit:
     """The unit of that name, or the only one with it in its name; raises StudyError otherwise."""
     return _only(name, (unit for study in rooms("study") for unit in units(study)), "unit")
+
+
+def statements(workload: str) -> list[Unit]:
+    """Every statement of a workload as a unit of work; raises as ``parameters_of`` does."""
+    parameters = parameters_of(workload, None, {}, say)
+    return list(statement_units("workload", EMBEDDED, parameters))
 
 
 def statement_named(parameters: Mapping[str, Any], name: str) -> Unit:

@@ -92,7 +92,6 @@ def servers(context: typer.Context) -> None:
       pgstudies servers
       pgstudies servers fetch 9.3 9.6
       pgstudies servers fetch all
-      pgstudies servers update
       pgstudies run STUDY --server 9.6
     """  # noqa: D301
     if context.invoked_subcommand is None:
@@ -129,20 +128,3 @@ def fetch_releases(
         except KeyboardInterrupt:
             say(f"interrupted; {release.name} was not fetched: run it again.")
             raise typer.Exit(130) from None
-
-
-@_servers.command("update", short_help="Look for newer minor versions.")
-def update() -> None:
-    """Look for newer minor versions of the releases, and write them into data/releases.toml.
-
-    Maven (mvn) fetches each jar that is new, for its size and checksum.  Start a new one before
-    it is committed: pytest tests/programs/test_releases.py -k NAME.
-
-    \b
-    Example:
-      pgstudies servers update
-    """  # noqa: D301
-    from .updating import update_releases
-
-    for sentence in update_releases():
-        tell(sentence)

@@ -14,12 +14,9 @@ from pgservers.order import major_number, version_in, version_key
 from pgservers.terminal import printable
 from pgstudies.analysis.agreement import MEASURES, ratio_text
 from pgstudies.analysis.claims import all_claims, meanings, origins, rules
-from pgstudies.analysis.effects import paired_effects
-from pgstudies.analysis.pairing import round_values
-from pgstudies.analysis.tables import with_interval
 from pgstudies.charts.outcomes import runs_text
 from pgstudies.records.counts import counted_records, fullest_counts, open_case, units_counted
-from pgstudies.records.reading import builds_note, fullest, read_record, version_number, where_of
+from pgstudies.records.reading import builds_note, fullest, version_number, where_of
 from pgstudies.records.verdicts import reference_verdicts
 from pgstudies.rooms import rooms
 
@@ -129,7 +126,7 @@ def counted_between(before: str, after: str) -> pl.DataFrame:
     (instructions of one unit), ratio; the largest change first.  Raises StudyError for a release
     that was not counted, and where ``before`` is not the older one.
     """
-    record, _ = _counted_releases(before, after)
+    record, _ = counted_releases(before, after)
     counts = units_counted(record)
     if version_key(version_in(before)) >= version_key(version_in(after)):
         raise StudyError(
@@ -183,7 +180,7 @@ def _in_words(part: pl.DataFrame) -> Iterator[str]:
 
 def release_before(after: str) -> str:
     """The counted release before this one; raises StudyError where there is none."""
-    _, known = _counted_releases(after)
+    _, known = counted_releases(after)
     if known[0] == after:
         raise StudyError(f"No release before {after} was counted.")
     return known[known.index(after) - 1]
@@ -215,83 +212,7 @@ def _changes(ratios: pl.Series) -> str:
     return " and ".join(both)
 
 
-def counted_by_release(run: str) -> pl.DataFrame:
-    """Instructions of each class of work in every release, relative to the release you run.
-
-    Columns: work, the unit without what is in brackets; units, their number; then the releases, the
-    newest first: the geometric mean of the units' ratios, without open transactions.  Raises
-    StudyError for a release that was not counted.
-    """
-    record, known = _counted_releases(run)
-    counts = units_counted(record).filter(pl.col("open") == 0, pl.col("arm").is_in(known))
-    one = counts.filter(arm=run).select("unit", here="instructions")
-    ratios = counts.join(one, on="unit", maintain_order="left").with_columns(
-        ratio=(pl.col("instructions") / pl.col("here")).log(),
-        work=pl.col("unit").str.replace(r" \(.*\)$", ""),
-    )
-    means = ratios.group_by("work", "arm", maintain_order=True).agg(
-        pl.col("ratio").mean().exp(), units=pl.len()
-    )
-    return means.pivot(
-        "arm", on_columns=known[::-1], index=["work", "units"], values="ratio", maintain_order=True
-    )
-
-
-def timed_by_release(run: str) -> pl.DataFrame:
-    """CPU time of each class of work in other releases, relative to the release you run.
-
-    The times are of the newest reference records whose arms are releases that were built alike.
-    Columns: study; work, the step with its case of the most samples; the releases, the newest
-    first: the ratio with its 95 % interval.  No rows if there is no such record.
-    """
-    place = dict.fromkeys(["study", "work"], pl.String())
-    found = [pl.DataFrame(schema=place)]
-    for study in origins():
-        known = reference_verdicts(study)
-        record = read_record(known.record) if known else None
-        arms = _built_alike(record, run) if record else []
-        if record and len(arms) > 1:
-            found.append(_timed(record, arms, run).with_columns(study=pl.lit(study)))
-    table = pl.concat(found, how="diagonal")
-    releases = sorted((name for name in table.columns if name not in place), key=version_key)
-    return table.select(*place, *releases[::-1])
-
-
-def _built_alike(record: Record, run: str) -> list[str]:
-    """The arms that differ from that of ``run`` only in their release, and are built alike."""
-    arms = record.arms.filter(pl.col("copy_of").is_null(), pl.col("not_run").is_null())["name"]
-    own = next((arm for arm in arms if _release(arm) == run), None)
-    if own is None:
-        return []
-    suffix, built = own.removeprefix(run), record.built_with
-    return [
-        arm
-        for arm in arms
-        if arm == f"{_release(arm)}{suffix}" and built.get(arm) == built.get(own) is not None
-    ]
-
-
-def _release(arm: str) -> str:
-    return arm.partition(",")[0]
-
-
-def _timed(record: Record, arms: list[str], run: str) -> pl.DataFrame:
-    samples = record.samples.filter(pl.col("arm").is_in(arms), pl.col("metric") == "cpu_s")
-    most = pl.len().over("step", "case")
-    samples = samples.filter(most == most.max().over("step")).filter(
-        pl.col("case") == pl.col("case").min().over("step")
-    )
-    (own,) = (arm for arm in arms if _release(arm) == run)
-    by = ["step", "case", "metric"]
-    effects = paired_effects(round_values(samples, by=by), baseline=own, by=by)
-    return effects.select(
-        pl.format("{} ({})", "step", "case").alias("work"),
-        release=pl.col("candidate").str.split(",").list.first(),
-        ratio=with_interval(),
-    ).pivot("release", index="work", values="ratio", maintain_order=True)
-
-
-def _counted_releases(*wanted: str) -> tuple[Record, list[str]]:
+def counted_releases(*wanted: str) -> tuple[Record, list[str]]:
     """The record of counts, and its releases; raises StudyError if a release is missing."""
     record = _record_of(*wanted) or fullest_counts()
     if record is None:

@@ -167,12 +167,6 @@ def _sole_fetcher(release: Release) -> Iterator[None]:
 
 _REPOSITORY = re.compile(r"Using local repository at (.+)")
 
-_POM = """<project><modelVersion>4.0.0</modelVersion>
-<groupId>pgstudies</groupId><artifactId>pgstudies</artifactId><version>1</version>
-<dependencies><dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>
-<version>[9999,)</version></dependency></dependencies></project>
-"""
-
 
 def copy_artifact(artifact: str, release: str, directory: Path) -> tuple[Path, Path]:
     """Have ``mvn`` fetch a release's jar, unless it has it already, and copy it to ``directory``.
@@ -182,32 +176,15 @@ def copy_artifact(artifact: str, release: str, directory: Path) -> tuple[Path, P
     leaves ``mvn`` running.
     """
     command = ["dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={directory}"]
-    failed, output = _maven(f"fetching PostgreSQL {release}", command, directory)
+    failed, output = run_maven(f"fetching PostgreSQL {release}", command, directory)
     _, name, version = artifact.split(":")
     jar = directory / f"{name}-{version}.jar"
     if failed or not jar.is_file():
-        raise _failure(artifact, output)
-    return jar, _kept(artifact, output) / version
+        raise failure_of(artifact, output)
+    return jar, kept_by_maven(artifact, output) / version
 
 
-def published_versions(artifact: str, directory: Path) -> list[str]:
-    """Every version of an artifact in Maven's repositories; ``directory`` is for Maven's files.
-
-    Raises ServerError with Maven's own reason where they do not answer.
-    """
-    group, name, _ = artifact.split(":")
-    # Maven keeps the lists of versions that it fetches; an empty range makes it fetch nothing else.
-    (directory / "pom.xml").write_text(_POM.format(group=group, name=name), encoding="utf-8")
-    command = ["--update-snapshots", "dependency:resolve"]
-    failed, output = _maven(f"looking for versions of {name}", command, directory)
-    lists = [*_kept(artifact, output).glob("maven-metadata-*.xml")]
-    if not failed or not lists or "No versions available" not in output or "not transfer" in output:
-        raise _failure(artifact, output)
-    texts = [file.read_text(encoding="utf-8") for file in lists]
-    return sorted({v for text in texts for v in re.findall(r"<version>([^<]+)</version>", text)})
-
-
-def _maven(what: str, arguments: list[str], directory: Path) -> tuple[bool, str]:
+def run_maven(what: str, arguments: list[str], directory: Path) -> tuple[bool, str]:
     """Run ``mvn`` in ``directory``; returns whether it failed, and its output."""
     # --debug prints where Maven keeps jars, however that was configured.
     command = ["mvn", "--batch-mode", "--debug", "--strict-checksums", *arguments]
@@ -241,14 +218,15 @@ def _maven(what: str, arguments: list[str], directory: Path) -> tuple[bool, str]
             raise
 
 
-def _kept(artifact: str, output: str) -> Path:
+def kept_by_maven(artifact: str, output: str) -> Path:
     """Maven's directory of an artifact, as its output says; a path that does not exist if not."""
     group, name, _ = artifact.split(":")
     found = _REPOSITORY.search(output)
     return Path(found[1] if found else os.devnull, *group.split("."), name)
 
 
-def _failure(artifact: str, output: str) -> ServerError | SpaceError:
+def failure_of(artifact: str, output: str) -> ServerError | SpaceError:
+    """The error that Maven's output means."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line.removeprefix("[ERROR]").strip() for line in lines if line.startswith("[ERROR]")]
     reason = next(filter(None, errors), lines[-1] if lines else "it said nothing")
