@@ -149,7 +149,8 @@
           value.labelExpr ??= `length(datum.label) > ${fits} ? split(datum.label, ', ') : datum.label`;
         }
         if (key === "x" && value.title) value.title = wrapped([value.title].flat().join("; "), letters - 8);
-        if (key === "x" && (rows || hasNames) && value.axis !== null) value.axis = { ...value.axis, titleAnchor: "end" };
+        // A label at the left end would reach under the last name, which may have more lines than its row.
+        if (key === "x" && (rows || hasNames) && value.axis !== null) value.axis = { ...value.axis, titleAnchor: "end", labelFlush: 12 };
         if (key === "x" && NAMES.includes(value.type) && value.axis !== null) {
           value.axis = { ...value.axis, labelAngle: -35, labelLimit: room / 3, labelExpr: "split(datum.label, ', ')" };
         }
