@@ -47,16 +47,6 @@ _LAYOUT = 4
 _SUBJECT = "subject"
 """The file in an installation that has the first line of the commit's message."""
 
-_TREE = "pgstudies.json"
-"""The file in a build tree that says of which commit it is, and how it was built."""
-
-# Files whose change needs no more than compiling what depends on them.  Catalogs, lists from which
-# code is generated, and whatever configures a build are not among them.
-_COMPILED = re.compile(
-    r"(?:doc|src/test)/.*|(?!src/include/catalog/|src/backend/catalog/).*\.(?:[chly]|md|po|sgml)"
-    r"|contrib/.*\.out|(?:.*/)?README[^/]*"
-)
-
 MOST_BYTES = 4 * 2**30
 """The most that kept builds may take (bytes); the least recently used make room."""
 
@@ -66,9 +56,8 @@ class Builder:
 
     ``configure`` has more arguments for either.  All commits get the compiler flags that one of
     ``ends`` needs, the oldest and the newest of them.  Builds are out of tree, with ccache if
-    installed, and always in the same directory: its tree is kept, and of a commit that differs by
-    sources alone only what depends on them is compiled.  ``show`` gets the name of each step, with
-    how much of it is done and the time left.
+    installed, and always in the same directory, so that ccache finds unchanged files.  ``show``
+    gets the name of each step, with how much of it is done and the time left.
     """
 
     def __init__(
@@ -119,62 +108,27 @@ class Builder:
         try:
             make_open_directory(self._kept)
             require_own(self._kept)
-            for unfinished in (d for d in self._all() if not is_finished(d)):
-                shutil.rmtree(unfinished)
-            goes_on = self._differs_by_sources(sha)
-            try:
-                self._make(sha, source, target, log, goes_on=goes_on)
-            except CannotRun:
-                if not goes_on:
-                    raise
-                shutil.rmtree(target, ignore_errors=True)
-                self._make(sha, source, target, log, goes_on=False)
+            for unfinished in [work, *(d for d in self._all() if not is_finished(d))]:
+                if unfinished.exists():
+                    shutil.rmtree(unfinished)
+            work.mkdir(mode=0o755)
+            log.unlink(missing_ok=True)
+            log.touch(mode=0o644)
+            with self._watched(f"building {sha[:10]}", source, work, log):
+                self._carry_out(self._commands(source, work, target), work, log)
+            _try_out(target)
             self._keep_link(work, source, target)
             (target / _SUBJECT).touch(mode=0o644)
             (target / _SUBJECT).write_text(self.repository.commit(sha).subject, encoding="utf-8")
             finish(target)
-            (work / _TREE).touch(mode=0o644)
-            (work / _TREE).write_text(json.dumps([sha, self._digest]), encoding="utf-8")
         except OSError as error:
             raise cannot_write(error, self._kept, "PGSTUDIES_CACHE") from error
         finally:
-            if not is_finished(target):
-                for rest in (work, target):
-                    shutil.rmtree(rest, ignore_errors=True)
+            for rest in [work, *([] if is_finished(target) else [target])]:
+                shutil.rmtree(rest, ignore_errors=True)
         log.unlink()
         remove_oldest(self._all(), MOST_BYTES, but=target)
         return target
-
-    def _differs_by_sources(self, sha: str) -> bool:
-        """Whether the build tree is of a commit that differs only by files that are compiled."""
-        try:
-            of, digest = json.loads((self._work / _TREE).read_text(encoding="utf-8"))
-        except (OSError, ValueError, TypeError):
-            return False
-        if digest != self._digest:
-            return False
-        names = self.repository.git("diff-tree", "-r", "-z", "--name-only", of, sha, check=False)
-        return bool(names) and all(map(_COMPILED.fullmatch, names.rstrip("\0").split("\0")))
-
-    def _make(self, sha: str, source: Path, target: Path, log: Path, *, goes_on: bool) -> None:
-        """Build, install and try a commit, in the tree of another one if it ``goes_on`` there."""
-        work = self._work
-        if goes_on:
-            (work / _TREE).unlink()
-            # They hold the names of directories, and make does not know that.
-            for pattern in ("src/common/config_info*.o", "src/bin/pg_config/*.o"):
-                for stale in work.glob(pattern):
-                    stale.unlink()
-        else:
-            if work.exists():
-                shutil.rmtree(work)
-            work.mkdir(mode=0o755)
-        log.unlink(missing_ok=True)
-        log.touch(mode=0o644)
-        with self._watched(f"building {sha[:10]}", source, work, log):
-            commands = self._commands(source, work, target, goes_on=goes_on)
-            self._carry_out(commands, work, log)
-        _try_out(target)
 
     def _carry_out(self, commands: Iterable[Sequence[str]], work: Path, log: Path) -> None:
         """Run the commands; raises SpaceError, StudyError or CannotRun for the first that fails."""
@@ -252,9 +206,7 @@ class Builder:
     def _target(self, sha: str) -> Path:
         return self._kept / f"{sha[:16]}-{self._digest}"
 
-    def _commands(
-        self, source: Path, work: Path, target: Path, *, goes_on: bool
-    ) -> Iterator[list[str]]:
+    def _commands(self, source: Path, work: Path, target: Path) -> Iterator[list[str]]:
         """The commands that build, install and try a commit, each to be run in ``work``."""
         answers = [str(target / "bin" / "postgres"), "--version"]
         compiler = ["ccache", "cc"] if shutil.which("ccache") else ["cc"]
@@ -263,16 +215,13 @@ class Builder:
             # Without pl/*, documentation and tests, and with the same libraries on every machine.
             least = ["-Dbuildtype=plain", "-Dauto_features=disabled"]
             flags = [f"--prefix={target}", f"-Dc_args={self._flags}", *least, *self._configure]
-            again = ["--reconfigure"] if goes_on else []
-            setup = ["meson", "setup", *again, ".", str(source), *flags]
-            yield ["env", f"CC={' '.join(compiler)}", *setup]
+            yield ["env", f"CC={' '.join(compiler)}", "meson", "setup", ".", str(source), *flags]
             # In 16 and 17 the target install-quiet builds what only tests need as well.
             yield ["ninja", "-j", jobs, *_installed(work)]
             yield ["meson", "install", "--quiet", "--no-rebuild"]
             yield answers
             return
-        # Else make does not know which files include a header.
-        without = ["--enable-depend", *(f"--without-{name}" for name in _WITHOUT)]
+        without = [f"--without-{name}" for name in _WITHOUT]
         cc = [f"CC={' '.join(compiler)}", f"CFLAGS={self._flags}", *flex_for(source, work)]
         make = ["make", "-s", "-j", jobs]
         made = [make, [*make, "install"]]
