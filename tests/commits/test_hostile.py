@@ -67,6 +67,25 @@ def test_a_build_that_was_changed_is_not_run(repository: Repository) -> None:
         build(repository)
 
 
+def test_a_look_at_what_is_not_committed_runs_no_filter_and_enters_no_submodule(
+    repository: Repository, tmp_path: Path
+) -> None:
+    planted, inner = tmp_path / "planted", repository.source / "inner"
+    runs = f"touch {planted}; cat"
+    git(repository.source, "init", "--quiet", "inner")
+    commit(inner, files={"a": "1"})
+    git(inner, "config", "core.fsmonitor", f"touch {planted};")
+    commit(repository.source, files={".gitattributes": "cost filter=evil\n", "number": "7"})
+    git(repository.source, "config", "filter.evil.clean", runs)
+    head = repository.commit("HEAD").sha
+    (inner / "a").write_text("2")
+    (repository.source / "cost").write_text("another")
+    assert repository.uncommitted(head) == ["cost"]
+    assert not planted.exists()
+    git(repository.source, "diff", "--name-only")
+    assert planted.exists(), "git itself runs it"
+
+
 def test_a_checkout_that_others_could_change_is_made_anew(repository: Repository) -> None:
     build(repository, "v0")
     (repository.clone / "configure").chmod(0o777)

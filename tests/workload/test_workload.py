@@ -159,6 +159,8 @@ def test_a_workload_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     )
     assert turns.group_by("arm", "step").len()["len"].to_list() == [2] * 3 * len(EXAMPLE)
     text = " ".join(as_text(result, command="").split())
+    assert result.code in {1, 2}, "it was not measured whole"
+    assert result.scripts_left_out == ["z"]
     assert "workload, z: z.sql, line 3, on PostgreSQL 18" in text
     assert 'relation "missing" does not exist' in text
 

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgservers.errors import ServerError, SpaceError, StudyError
@@ -29,7 +30,6 @@ from pgservers.terminal import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 ROOM_BYTES = 1_000_000
@@ -157,7 +157,7 @@ class Repository:
         for name in ("refs/remotes/origin/HEAD", "master", "main"):
             if self._sha(name):
                 return name.removeprefix("refs/remotes/")
-        raise StudyError(f"{self.source} has no branch master or main: name a --baseline.")
+        raise StudyError(f"{self.source} has no branch master or main: name a commit to start at.")
 
     def text(self, sha: str, path: str) -> str:
         """A file of a commit; empty where it has none."""
@@ -166,13 +166,22 @@ class Repository:
     def uncommitted(self, sha: str) -> list[str]:
         """The files that differ from a commit that is checked out; none of another commit.
 
-        By their times, without a look at their contents, for which git would run filters.
+        By the times and sizes in the index: git itself would run filters, and look into submodules.
         """
-        if self._sha("HEAD") != sha:
+        top = _git(self.source, "rev-parse", "--show-toplevel", check=False).removesuffix("\n")
+        if self._sha("HEAD") != sha or not top:
             return []
-        staged = _git(self.source, "diff-index", "--cached", "--name-only", sha, check=False)
-        changed = _git(self.source, "diff-files", "--name-only", check=False)
-        return sorted({*staged.splitlines(), *changed.splitlines()})
+        staged = _git(self.source, "diff-index", "--cached", "--name-only", "-z", sha, check=False)
+        found = set(filter(None, staged.split("\0")))
+        known = _git(self.source, "ls-files", "--full-name", "--debug", "-z", ":/")
+        for name, seconds, ns, size in _INDEXED.findall(known):
+            is_same = seconds == "0"  # a submodule, of which nothing is known
+            with contextlib.suppress(OSError):
+                state = (Path(top) / name).lstat()
+                times = (state.st_mtime_ns, state.st_size)
+                is_same |= times == (int(seconds + ns.zfill(9)), int(size))
+            found |= set() if is_same else {name}
+        return sorted(found)
 
     def parent(self, sha: str) -> str:
         """The first parent of a commit."""
@@ -211,6 +220,9 @@ class Repository:
         """The output of git in the clone."""
         return _git(self.clone, *arguments, check=check, home=self.place)
 
+
+_INDEXED = re.compile(r"([^\0]+)\0  ctime: .*\n  mtime: (\d+):(\d+)\n.*\n.*\n  size: (\d+)\t.*\n")
+"""An entry of the index: name, seconds, nanoseconds, size."""
 
 _SETTINGS = {
     "color.ui": "false",
