@@ -188,7 +188,7 @@ def test_a_study_that_could_not_be_compared_leaves_it_undecided_and_is_named() -
 def test_too_few_blocks_for_an_interval_decide_nothing() -> None:
     found = result(made_up(samples_of({"insert": logs(1.0)[:4], "select": logs(1.0)})))
     assert found.code == 2
-    assert "because there is no interval for 1 step:" in first_line(found)
+    assert "because there are too few blocks for an interval of 1 step:" in first_line(found)
 
 
 def test_six_blocks_decide_what_all_of_them_show() -> None:

@@ -129,8 +129,11 @@ def _why_undecided(result: Result) -> Iterator[str]:
         yield f"instructions grew by {most} in {_number(len(more))} of open time"
     if waiting := result.expected["is_met"].null_count():
         yield f"{waiting} expectation{'s are' if waiting > 1 else ' is'} open"
-    if without := rest.filter(pl.col("low").is_null()).height:
-        yield f"there is no interval for {_number(without)}"
+    without = rest.filter(pl.col("low").is_null())
+    if few := without.filter(verdict="too few blocks").height:
+        yield f"there are too few blocks for an interval of {_number(few)}"
+    if other := without.height - few:
+        yield f"{_number(other)} cannot be compared by a ratio"
     if result.crashes:
         yield "the baseline crashed"
     elif missing := result.scripts_left_out:
