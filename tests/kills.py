@@ -59,6 +59,7 @@ class Place:
     cache: Path
     blocks: int
     command: str
+    server: str = "embedded"
 
     def __post_init__(self) -> None:
         self.base.mkdir()
@@ -144,6 +145,7 @@ class Place:
         patterns = ("run/[!.]*", "tmp/*", "records/.*/s-*", "**/*.tmp", "**/book/studies/.*")
         ours = [path for pattern in patterns for path in self.base.glob(pattern)]
         theirs = [*self.cache.rglob("pgstudies-????????"), *Path("/tmp").glob("pgstudies-????????")]
+        theirs = [path for path in theirs if path.stat().st_uid == os.geteuid()]
         ours += [path for path in theirs if not is_locked(path / "owner.lock")]
         return [str(path) for path in ours]
 
@@ -193,10 +195,11 @@ class Kill:
 def arguments_of(place: Place) -> list[str]:
     """The command line."""
     blocks = place.blocks
-    compare = ["compare", "--candidate", "embedded", *SIZE, "--blocks", str(blocks)]
+    sides = ["--baseline", place.server, "--candidate", place.server]
+    compare = ["compare", *sides, *SIZE, "--blocks", str(blocks)]
     compare += ["--no-instructions", "--report", "report.html"]
     return {
-        "run": ["run", STUDY, *SIZE, "-p", f"blocks={blocks}"],
+        "run": ["run", STUDY, "--server", place.server, *SIZE, "-p", f"blocks={blocks}"],
         "compare": [*compare, "--study", STUDY],
         "workload": [*compare, "--workload", "shop"],
         "sweep": ["sweep", "sweep.toml", "--local", "1"],
@@ -268,6 +271,8 @@ def kills(
     seed: int = 1,
     blocks: int = 8,
     in_a_row: int = 1,
+    server: str = "embedded",
+    cache: Path | None = None,
     tell: Callable[[str], None] = print,
 ) -> list[Kill]:
     """Kill a command so many times, at most ``in_a_row`` times before it may end."""
@@ -280,7 +285,9 @@ def kills(
         number += 1
         if command == "book":
             blocks = min(blocks, 6)  # the pages that replay a reference record
-        place = Place(base / f"{command}-{number}", base / "cache", blocks, command)
+        place = Place(
+            base / f"{command}-{number}", cache or base / "cache", blocks, command, server
+        )
         row: list[Kill] = []
         while len(row) < in_a_row and len(done) + len(row) < times and not place.is_over():
             found = one_kill(place, ways[len(done) + len(row)], chance)
@@ -296,6 +303,8 @@ def kills(
             row[-1].lost += _changed(contents, place.contents())
             row[-1].wrong += _ending(place, code)
             tell(f"{command} ended with {code}: {row[-1]}")
+        elif code not in ENDS.get(command, {0}):
+            raise StudyError(f"{command} ends with {code} before it is killed: {place.base}")
         done += row
         if not any(map(faults, row)):
             shutil.rmtree(place.base)
@@ -348,13 +357,18 @@ def main() -> int:
     parser.add_argument("--in-a-row", type=int, default=1, metavar="N",
                         help="kills of one run before it may end  [default: 1]")  # fmt: skip
     parser.add_argument("--seed", type=int, default=1, help="of the moments  [default: 1]")
+    parser.add_argument("--server", default="embedded",
+                        help="of the runs and comparisons  [default: embedded]")  # fmt: skip
+    parser.add_argument("--cache", type=Path, default=None, metavar="DIR",
+                        help="with that server's programs  [default: an empty one]")  # fmt: skip
     given = parser.parse_args()
     base = Path(tempfile.mkdtemp(prefix="kills-"))
     base.chmod(0o711)
     found: dict[str, Sequence[Kill]] = {}
     for command in given.commands:
         how = {"seed": given.seed, "blocks": given.blocks, "in_a_row": given.in_a_row}
-        found[command] = kills(command, given.times, base=base, **how)
+        at = {"server": given.server, "cache": given.cache}
+        found[command] = kills(command, given.times, base=base, **how, **at)
         print(table(found), flush=True)
     if any(faults(one) for each in found.values() for one in each):
         print(f"What the commands said, and what they left, is in {base}.")

@@ -149,10 +149,44 @@ def test_a_side_is_a_server_a_file_or_both(tmp_path: Path) -> None:
     assert side(str(file), otherwise="17") == Side("17", {"jit": "on"})
     assert side(f"16+{file}", otherwise="17") == Side("16", {"jit": "on"})
     assert side(str(tmp_path), otherwise="17") == Side(str(tmp_path))
-    with pytest.raises(StudyError, match=r"There is no settings file other\.conf"):
+    with pytest.raises(StudyError, match=r"There is no file other\.conf of settings or SQL"):
         side("16+other.conf", otherwise="17")
     with pytest.raises(StudyError, match="there must be no password"):
         side("postgresql://me:secret@host/db", otherwise="17")
+
+
+def test_a_side_has_sql_of_its_own(tmp_path: Path) -> None:
+    script, file = tmp_path / "index.sql", tmp_path / "my.conf"
+    script.write_text("-- pays?\nCREATE INDEX ON t\n\t(i);\nSELECT 1;\n")
+    file.write_text("work_mem = 1MB\n")
+    found = side(f"18+{file}+{script}", otherwise=None)
+    assert found.sql == ("-- pays?", "CREATE INDEX ON t", "        (i);", "SELECT 1;")
+    assert str(found) == "18 with work_mem = 1MB, CREATE INDEX ON t (i); SELECT 1;"
+    assert side(str(script), otherwise="embedded") == Side("embedded", sql=found.sql)
+    with pytest.raises(StudyError, match="one file of settings"):
+        side(f"18+{script}+{script}", otherwise=None)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("-- nothing\n", "has no statement"),
+        ("SELECT 1;\n\\i /etc/passwd\n", r"line 2: \\i is psql's"),
+        ("COPY t FROM STDIN;\n1\n", "line 1: COPY takes rows"),
+        ("SELECT 1;\nDROP DATABASE shop;\n", "line 2: DROP DATABASE reaches beyond"),
+        ("SELECT 'a;\n", "in the middle of a string"),
+    ],
+)
+def test_sql_of_a_side_is_statements_alone(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "own.sql").write_text(text)
+    with pytest.raises(StudyError, match=why):
+        side(str(tmp_path / "own.sql"), otherwise="embedded")
+
+
+def test_no_report_has_sql() -> None:
+    request = to_builtins(Request(Side("18"), Side("18", sql=("SELECT 1;",)), ("workload",)))
+    with pytest.raises(StudyError, match="candidate has SQL of its own"):
+        Request.from_dict(request)
 
 
 def test_an_honest_file_names_all_that_is_left_out(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_the_template_s_unit_is_what_its_procedure_does(
     assert half.prepare == (
         "CREATE TABLE t(i int, d text) WITH (fillfactor = 50)",
         "INSERT INTO t SELECT i, repeat('x', 100) FROM generate_series(1, 10000) i",
-        "VACUUM (ANALYZE, FREEZE) t",
+        "VACUUM FREEZE ANALYZE t",
     )
     assert "PERFORM count(*) FROM t;" in full.script
 

@@ -11,6 +11,7 @@ import pytest
 
 from pgapps.compare.counted import counted
 from pgapps.compare.design import Side
+from pgapps.compare.judging.measured import loaded_bytes
 from pgapps.compare.judging.result import Result, result_of
 from pgapps.compare.request import Request
 from pgapps.compare.run import compared as measured_run
@@ -235,6 +236,26 @@ def test_a_script_of_pgbenchs_own_is_compared_with_several_clients(
     turns = result.measured[0].samples.filter(pl.col("metric") == "duration_s", case="")
     assert turns["step"].unique().to_list() == ["simple-update"]
     assert result.guards.filter(guard="results")["passed"].to_list() == [True]
+
+
+def test_an_index_of_one_side_is_compared(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = "INSERT INTO t SELECT n FROM generate_series(1, 100000) n;"
+    (shop / "schema.sql").write_text(f"CREATE TABLE t (i int);\n{rows}\n")
+    (shop / "one.sql").write_text("SELECT i FROM t WHERE i = 7;\n")
+    indexed = Side("embedded", sql=("CREATE INDEX CONCURRENTLY ON t", "(i);"))
+    result = compared(shop, tmp_path / "records", monkeypatch, indexed)
+    assert result.guards.filter(guard="results")["passed"].to_list() == [True]
+    assert result.plans["step"].to_list() == ["one"]
+    sizes = loaded_bytes(result.measured[0])
+    assert sizes["candidate"] - sizes["baseline"] > 200 * 8192
+    text = " ".join(as_text(result).split())
+    assert "Candidate: embedded with CREATE INDEX CONCURRENTLY ON t (i);" in text
+    assert "on the baseline, " in text
+    wrong = Side("embedded", sql=("SELECT 1;", "CREATE INDEX ON missing (i);"))
+    with pytest.raises(StudyError, match=r"SQL of this side, line 2, fails .* does not exist"):
+        compared(shop, tmp_path / "records", monkeypatch, wrong)
 
 
 def test_statements_are_looked_at_under_the_workloads_settings(shop: Path) -> None:

@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import shutil
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +32,8 @@ from pgservers.terminal import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+
+_SUBJECT_LENGTH = 100
 
 ROOM_BYTES = 1_000_000
 """A build or git that fails with less free space than this is reported as a full disk."""
@@ -138,7 +141,9 @@ class Repository:
             fetch = "; it is a shallow clone: git fetch --unshallow --tags" if is_shallow else ""
             raise StudyError(f"{self.source} has no commit {name!r}{fetch}.")
         output = _git(self.source, "show", "-s", "--format=%H%x00%as%x00%an%x00%s", sha)
-        return Commit(*output.rstrip("\n").split("\0", 3))
+        *named, subject = output.rstrip("\n").split("\0", 3)
+        # Commits of CVS's time have a first paragraph in its place.
+        return Commit(*named, textwrap.shorten(subject, _SUBJECT_LENGTH, placeholder=" ..."))
 
     def _sha(self, name: str) -> str:
         which = ["--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"]

@@ -37,7 +37,9 @@ it adds to the blocks that are done.
 
 A side is embedded (the PostgreSQL 18 that comes with pgstudies), a release such
 as 17, a directory of programs, the address of a running server, a settings file
-like postgresql.conf, or a server with such a file: 17+my.conf.
+like postgresql.conf, or a server with such a file: 17+my.conf. A file named
+*.sql, such as index.sql or 17+index.sql, is executed on its side alone once the
+workload is loaded: does this index pay?
 With --repo both sides are commits, built with one compiler and the same flags.
 Such builds are relinked in every block, with their object files in another
 order, because the place of code in a binary changes its speed; so are the
@@ -49,6 +51,7 @@ Examples:
   pgstudies compare --candidate my.conf --study STUDY --blocks 20
   pgstudies compare --baseline 17 --candidate 18 --minutes 30
   pgstudies compare --baseline 14 --candidate 18 --workload DIR
+  pgstudies compare --candidate index.sql --workload DIR
   pgstudies compare --candidate my.conf --pgbench "-f a.sql@3 -f b.sql -s 10"
   pgstudies compare --repo ~/src/pg --baseline master --candidate patch
   pgstudies compare --repo DIR --baseline B --candidate C --minutes 0
@@ -213,6 +216,8 @@ def compare(  # noqa: D103  (its help is above)
                 raise StudyError(f"{name} cannot be compared: {reason}.")
             tell(f"{name} is left out: {reason}.")
             studies.remove(name)
+        if (before.sql or after.sql) and not set(studies) & set(rooms("workload")):
+            raise StudyError("SQL of one side needs a workload: add --workload DIR or --pgbench.")
         request = Request(
             baseline=before,
             candidate=after,
@@ -295,15 +300,13 @@ def _built(repo: Path, baseline: str | None, candidate: str) -> tuple[str, str]:
     """Build two commits; returns each one's directory, with "+" and its settings file if given."""
     from ..builds.builder import built
     from ..builds.repository import Repository
+    from .request import divided
     from .wording import named
 
     repository = Repository(repo)
     if baseline is None:
         baseline = _merge_base(repository, candidate)
-    parts = []
-    for text in (baseline, candidate):
-        name, plus, file = text.rpartition("+")
-        parts.append((name, plus + file) if plus and Path(file).is_file() else (text, ""))
+    parts = [divided(text) for text in (baseline, candidate)]
     commits = [repository.commit(name) for name, _ in parts]
     if commits[0] == commits[1]:
         tell("Both sides are the same commit: what differs is chance, or the settings.")
@@ -312,13 +315,15 @@ def _built(repo: Path, baseline: str | None, candidate: str) -> tuple[str, str]:
     before, after = built(repository, commits, [])
     for (name, _), place in zip(parts, (before, after), strict=True):
         tell(f"{name} is built in {place}.")
-    return f"{before}{parts[0][1]}", f"{after}{parts[1][1]}"
+    first, second = ("".join(f"+{file}" for file in files) for _, files in parts)
+    return f"{before}{first}", f"{after}{second}"
 
 
 def _merge_base(repository: Repository, candidate: str) -> str:
     """Where the candidate branched off; raises StudyError if it did not."""
-    name, plus, file = candidate.rpartition("+")
-    head = name if plus and Path(file).is_file() else candidate
+    from .request import divided
+
+    head, _ = divided(candidate)
     trunk = repository.trunk
     base = repository.commit(repository.merge_base(trunk, head))
     if base == repository.commit(head):

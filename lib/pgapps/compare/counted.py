@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -20,6 +21,7 @@ from ..counting.by_function import hint_of_names, moved
 from ..counting.counter import Counter
 from ..counting.frames import EXACT
 from ..counting.units import units
+from ..workload.statements import statements_in
 from .design import BASELINE, CANDIDATE
 from .wording import COLUMNS, named, ratio_text, wrapped
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ..counting.units import Unit
+    from .design import Side
     from .request import Request
 
 
@@ -121,6 +124,7 @@ def counted(
                 begun = {}
                 for name, side in sides.items():
                     on_side = replace(unit, settings=merged(unit.settings, side.settings))
+                    on_side = replace(on_side, prepare=(*_own(side), *unit.prepare))
                     begun[name] = pool.submit(counters[name].count, on_side, twice=False)
                 wait(begun.values())
                 found = []
@@ -136,6 +140,12 @@ def counted(
             ran.append(of_unit.select(pl.col(n).cast(t) for n, t in _RAN.items()))
     changes = pl.DataFrame(functions, schema=_MOVED)
     return Counted(pl.DataFrame(rows, schema=_UNITS), changes, pl.concat(ran))
+
+
+def _own(side: Side) -> list[str]:
+    """The statements of a side's SQL, and what collects statistics after them."""
+    found = statements_in(side.sql, Path("SQL"))
+    return [*(statement.text.decode() for statement in found), *(["ANALYZE"] if found else [])]
 
 
 def _moved(unit: Unit, before: pl.DataFrame, after: pl.DataFrame) -> list[dict[str, Any]]:

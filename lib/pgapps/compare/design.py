@@ -17,6 +17,7 @@ from pgstudies.checking import checked
 from pgstudies.measuring.design import Design
 from pgstudies.records.info import Info
 
+from ..workload.scripts import without_comments
 from .observing import ObservedTrial, PlansAndResults, different_rows
 
 if TYPE_CHECKING:
@@ -38,14 +39,23 @@ COMPARED = "compare_"
 
 
 class Side(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One side: a server, as ``serve`` names it, and the settings of this side alone."""
+    """One side of a comparison.
+
+    Attributes:
+        server: The server, as ``serve`` names it.
+        settings: The settings of this side alone.
+        sql: The lines of SQL that is executed on this side alone once a workload is loaded.
+
+    """
 
     server: str
     settings: dict[str, str] = {}
+    sql: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        declared = ", ".join(f"{name} = {value}" for name, value in self.settings.items())
-        return f"{self.server} with {declared}" if declared else self.server
+        declared = [f"{name} = {value}" for name, value in self.settings.items()]
+        declared += [" ".join(without_comments("\n".join(self.sql)).split())] if self.sql else []
+        return f"{self.server} with {', '.join(declared)}" if declared else self.server
 
 
 class OtherRows(TypedDict):
@@ -246,7 +256,11 @@ def designed(
 
     ``links`` is the seed of the order of links.  With ``fresh`` no earlier record is continued.
     """
-    stands_for = {_on(side, arm.name): (arm, side) for arm in arms for side in SIDES}
+    stands_for = {
+        _on(side, arm.name): (_with_sql(comparison, arm, side), side)
+        for arm in arms
+        for side in SIDES
+    }
     return ComparisonDesign(
         study=f"{COMPARED}{study}",
         arms=tuple(_on_side(comparison, *of) for of in stands_for.values()),
@@ -256,6 +270,15 @@ def designed(
         stands_for=stands_for,
         links=links,
     )
+
+
+def _with_sql(comparison: Comparison, arm: Arm, side: str) -> Arm:
+    """The study's arm, from a state of its own if this side has SQL."""
+    lines = (comparison.candidate if side == CANDIDATE else comparison.baseline).sql
+    if not lines:
+        return arm
+    of = CANDIDATE if side == CANDIDATE else BASELINE
+    return replace(arm, state=f"{arm.state}, {of}", options={**arm.options, "sql": [*lines]})
 
 
 def _on_side(comparison: Comparison, arm: Arm, side: str) -> Arm:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from pgservers.addresses import Address
 from pgservers.errors import StudyError
+from pgservers.files import open_regular
 from pgservers.programs.installations import find_binaries
 from pgservers.programs.releases import is_known, is_release
 from pgservers.programs.versions import has, parse_version
@@ -31,12 +32,18 @@ from pgstudies.rooms import find_room, rooms
 
 from ..execution.plan import plan, studies
 from ..options import showable
+from ..workload.schema import leaving
+from ..workload.statements import statements_in
 from .design import Comparison, Side
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 Text = Annotated[str, Meta(max_length=4000)]
+
+_SQL = ".sql"
+
+_LONGEST_SQL = 100_000
 
 Value = bool | int | Annotated[float, Meta(ge=-1e15, le=1e15)] | Text
 
@@ -126,7 +133,7 @@ def _chosen(name: str, reported: Side, text: str | None) -> Side:
     is_allowed = is_known(reported.server)
     if text:
         given = side(text, otherwise=reported.server if is_allowed else None)
-        return Side(given.server, given.settings or reported.settings)
+        return replace(given, settings=given.settings or reported.settings)
     if is_allowed:
         return reported
     raise StudyError(
@@ -194,6 +201,8 @@ def reason_too_old(study: str, sides: Iterable[Side]) -> str | None:
 def _harmless(side: Side, where: str) -> Side:
     if not side.server:
         raise StudyError(f"{where} names no server.")
+    if side.sql:
+        raise StudyError(f"{where} has SQL of its own, which a report may not.")
     known = require_wellformed(side.settings, where)
     found = refused(known) + sorted(ENDANGERS_DATA & known.keys())
     if found:
@@ -205,12 +214,13 @@ def _harmless(side: Side, where: str) -> Side:
 
 
 def side(text: str, *, otherwise: str | None, tell: Callable[[str], object] | None = None) -> Side:
-    """A side as the command line has it: SERVER, FILE of settings, or SERVER+FILE.
+    """A side as the command line has it: SERVER, FILE, SERVER+FILE or SERVER+FILE+FILE.
 
-    ``otherwise`` is the server for a file alone; None: it needs a server.  If ``tell`` is given,
-    settings that affect more than a server are left out, as are lines that are no settings, and it
-    gets a sentence on each.  Raises StudyError for such a setting otherwise, for an address with a
-    password, and for a file that cannot be read.
+    A file named *.sql has SQL, any other has settings.  ``otherwise`` is the server for files
+    alone; None: they need a server.  If ``tell`` is given, settings that affect more than a server
+    are left out, as are lines that are no settings, and it gets a sentence on each.  Raises
+    StudyError for such a setting otherwise, for an address with a password, and for a file that
+    cannot be read.
     """
     try:
         return _side(text, otherwise, tell)
@@ -218,19 +228,33 @@ def side(text: str, *, otherwise: str | None, tell: Callable[[str], object] | No
         why = error.strerror if isinstance(error, OSError) else error
         excerpt = text if len(text) < 60 else f"{text[:60]}..."
         raise StudyError(
-            f"{excerpt!r} is neither a server nor a file of settings: {why}."
+            f"{excerpt!r} is neither a server nor a file of settings or SQL: {why}."
         ) from None
 
 
+def divided(text: str) -> tuple[str, list[Path]]:
+    """The server of a side's text, and its files; the server is empty for files alone."""
+    files: list[Path] = []
+    while True:
+        rest, plus, name = text.rpartition("+")
+        if (file := _file(name)) is None:
+            return text, files
+        files.insert(0, file)
+        if not plus:
+            return "", files
+        text = rest
+
+
 def _side(text: str, otherwise: str | None, tell: Callable[[str], object] | None) -> Side:
-    server, plus, name = text.rpartition("+")
-    file = _file(name)
-    if file is not None and not plus:
+    server, files = divided(text)
+    if not server:
         if otherwise is None:
             raise StudyError(f"Name the server of {text} as well: SERVER+{text}.")
         server = otherwise
-    elif file is None:
-        server = text
+    scripts = [file for file in files if file.suffix == _SQL]
+    files = [file for file in files if file.suffix != _SQL]
+    if len(files) > 1 or len(scripts) > 1:
+        raise StudyError(f"{text}: a side takes one file of settings, and one *.sql.")
     address = Address.parse(server)  # before anything is repeated: it may hold a password
     if address.secrets:
         raise StudyError(
@@ -238,10 +262,13 @@ def _side(text: str, otherwise: str | None, tell: Callable[[str], object] | None
             "them: write it into ~/.pgpass."
         )
     address = address.absolute()
-    if file is None:
-        if plus and not address.is_dsn and not Path(address.text).exists():
-            raise StudyError(f"There is no settings file {name}.")
-        return Side(address.text)
+    _, plus, name = server.rpartition("+")
+    if plus and not address.is_dsn and not Path(address.text).exists():
+        raise StudyError(f"There is no file {name} of settings or SQL.")
+    lines = tuple(line for script in scripts for line in sql_lines(script))
+    if not files:
+        return Side(address.text, sql=lines)
+    (file,) = files
     left: dict[str, str] = {}
     settings = read_settings(file, None if tell is None else left)
     kept = without_refused(settings, str(file), leave_out=tell is not None)
@@ -249,7 +276,27 @@ def _side(text: str, otherwise: str | None, tell: Callable[[str], object] | None
     if tell is not None:
         for name, why in left.items():
             tell(f"Left out of {file.name}: {name}: {why}.")
-    return Side(address.text, kept)
+    return Side(address.text, kept, lines)
+
+
+def sql_lines(file: Path) -> list[str]:
+    """The lines of a side's SQL; raises StudyError for a file that has no statements alone."""
+    with open_regular(file) as opened:
+        content = opened.read(_LONGEST_SQL + 1)
+    if len(content) > _LONGEST_SQL:
+        raise StudyError(f"{file} has more than {_LONGEST_SQL:,} bytes: put it into the schema.")
+    try:
+        lines = content.decode().expandtabs().splitlines()
+    except UnicodeDecodeError:
+        raise StudyError(f"{file} is not UTF-8.") from None
+    found = statements_in(lines, file)
+    if not found:
+        raise StudyError(f"{file} has no statement.")
+    for statement in found:
+        if words := leaving(statement.text):
+            where = f"{file}, line {statement.line}"
+            raise StudyError(f"{where}: {words} reaches beyond the workload's database.")
+    return lines
 
 
 def without_rejected(side: Side, tell: Callable[[str], object]) -> Side:

@@ -281,10 +281,11 @@ def counts_of(request: Request, seconds: float = math.inf) -> Counted:
 
 
 def _is_worth_counting(request: Request) -> bool:
-    """Whether the two sides have different programs, and valgrind can run both."""
+    """Whether the two sides differ in programs or SQL, and valgrind can run both."""
     servers = {request.baseline.server, request.candidate.server}
     is_external = any(Address.parse(server).is_dsn for server in servers)
-    return len(servers) > 1 and not is_external and reason_no_valgrind() is None
+    differ = len(servers) > 1 or request.baseline.sql != request.candidate.sql
+    return differ and not is_external and reason_no_valgrind() is None
 
 
 def scripts_of(request: Request) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import polars as pl
 
+from pgservers.files import size_text
 from pgservers.terminal import printable
 from pgstudies.records.reading import built_with
 
@@ -20,7 +21,7 @@ from .design import BASELINE, CANDIDATE
 from .judging.expectations import in_words
 from .judging.guards import not_compared, step_name
 from .judging.layout import MORE_WORK, NOT_EXCLUDED, SAME_WORK
-from .judging.measured import CPU, DELAY, PLACE
+from .judging.measured import CPU, DELAY, PLACE, loaded_bytes
 from .judging.result import IS_DECIDED, IS_HIDDEN, decisive_failures
 from .wording import ASCII, COLUMNS, named, ratio_text, seconds, wrapped
 
@@ -174,10 +175,21 @@ def _who(result: Result, command: str) -> list[str]:
             f"{m.study} {m.blocks} block{'s' if m.blocks > 1 else ''}" for m in result.measured
         ),
         "JIT:": _jit(result),
+        "Loaded:": _loaded(result),
         "Command:": command,
     }
     known = [f"{name:11}{value}" for name, value in rows.items() if value]
     return [line for row in known for line in wrapped(row, 11)]
+
+
+def _loaded(result: Result) -> str:
+    """The sizes of what was loaded, where SQL of one side may have changed it; else empty."""
+    if not (result.comparison.baseline.sql or result.comparison.candidate.sql):
+        return ""
+    sizes = [loaded_bytes(m) for m in result.measured]
+    return ", ".join(
+        f"{size_text(size)} on the {side}" for of in sizes for side, size in of.items()
+    )
 
 
 def _jit(result: Result) -> str:

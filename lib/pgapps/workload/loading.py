@@ -6,6 +6,7 @@ import atexit
 import re
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -24,19 +25,18 @@ from pgservers.servers.snapshots import require_space
 from pgservers.sessions import within
 from pgservers.terminal import notice_once, printable
 
-from .schema import EXTENSION, contents, leaving, opened, pieces, unquoted
+from .schema import EXTENSION, Piece, contents, leaving, opened, pieces, unquoted
+from .statements import statements_in
 from .writing import short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from psycopg.rows import TupleRow
 
     from pgservers.servers.serve import Server
     from pgstudies.measuring.trial import Trial
 
-    from .schema import Piece
     from .scripts import Workload
 
 # What pg_dump --create writes of the database's own settings; the group is the setting.
@@ -135,6 +135,20 @@ def load(trial: Trial, tables: Tables, *, database: str = "") -> None:
         _keep_rows(trial, tables, draws, address)
     if tables.scale is not None and not has_tables:
         _load_pgbench(trial, tables.scale, address)
+
+
+def execute_own(trial: Trial, lines: Sequence[str]) -> None:
+    """Execute the SQL of one side of a comparison, as the role that has loaded the tables.
+
+    Raises StudyError with the line of the first statement that fails.
+    """
+    file = Path("the SQL of this side")
+    with trial.server.connect() as connection:
+        loader = _Loader(trial, connection, Tables(), {})
+        with within(connection, _LONGEST_S, file.name):
+            for statement in statements_in(lines, file):
+                trial.show(short(statement.text.decode(), 40))
+                loader.load(Piece(statement.text, statement.line, file))
 
 
 def _load_schema(

@@ -208,6 +208,17 @@ class Lines:
             yield line
 
 
+def statements_in(lines: Iterable[str], file: Path) -> list[Statement]:
+    """The statements in lines of SQL; raises StudyError for psql's commands and rows of COPY."""
+    found = []
+    for item in Lines((f"{line}\n".encode() for line in lines), file):
+        if isinstance(item, Command) or item.takes_rows:
+            what = f"\\{item.name} is psql's" if isinstance(item, Command) else "COPY takes rows"
+            raise StudyError(f"{file}, line {item.line}: {what}: only statements are executed.")
+        found.append(item)
+    return found
+
+
 def lines_of(file: IO[bytes]) -> Iterator[bytes]:
     """The lines of a file for ``Lines``, which refuses a line that is cut here."""
     return iter(partial(file.readline, _LONGEST_BYTES + 1), b"")

@@ -20,6 +20,7 @@ Feature = Literal[
     "extensions",
     "--auth-local",  # of initdb
     "settings of any prefix",  # without custom_variable_classes
+    "timezone of initdb",  # else each start tries all there are, before it takes signals
     "--data-checksums",  # and --nosync, of initdb
     "waits for children",  # an immediate shutdown ends with the last process, not with the first
     "pg_wal",  # where it was pg_xlog, in names of functions as well
@@ -38,6 +39,7 @@ _SINCE: dict[Feature, int] = {
     "extensions": 90100,
     "--auth-local": 90200,
     "settings of any prefix": 90200,
+    "timezone of initdb": 90200,
     "--data-checksums": 90300,
     "waits for children": 90400,
     "pg_wal": 100000,

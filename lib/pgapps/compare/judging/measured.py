@@ -131,6 +131,19 @@ def is_compared(info: Info) -> pl.Expr:
     return ~(pl.col("step").is_in(left_out) | of_case.is_in(left_out))
 
 
+def loaded_bytes(measured: Measured) -> dict[str, int]:
+    """The size of what was loaded on the baseline and on the candidate, as far as known (bytes)."""
+    found = {}
+    for info, path in zip(measured.infos, measured.paths, strict=True):
+        states = {arm["name"]: arm["state"] for arm in info["arms"]}
+        sizes = read_record(path).samples.filter(step="load", metric="size_bytes")
+        of_state = {states[arm]: int(size) for arm, size in sizes.select("arm", "value").rows()}
+        for side, arm in ((arm["side"], arm) for arm in info["arms"]):
+            if side in {BASELINE, CANDIDATE} and arm["state"] in of_state:
+                found[side] = of_state[arm["state"]]
+    return found
+
+
 def _was_looked_at(infos: Iterable[Info]) -> bool:
     """Whether a run was continued when it already had enough blocks for an interval."""
     begins = sorted(s["started_at"] for info in infos for s in info.get("sessions", []))

@@ -244,7 +244,8 @@ class Cluster(ServerBase):
         }
         self._last = None
         padding = {"PGSTUDIES_PADDING": "x" * self._padding_bytes}
-        environment, disk = self._environment | padding, self.slow_disk
+        zone = {} if has(self.version, "timezone of initdb") else {"TZ": "UTC"}
+        environment, disk = self._environment | padding | zone, self.slow_disk
         if disk is not None:
             environment = disk.environment(self._instance.data, environment)
         self._last = Postmaster(
