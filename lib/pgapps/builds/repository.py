@@ -141,9 +141,10 @@ class Repository:
             fetch = "; it is a shallow clone: git fetch --unshallow --tags" if is_shallow else ""
             raise StudyError(f"{self.source} has no commit {name!r}{fetch}.")
         output = _git(self.source, "show", "-s", "--format=%H%x00%as%x00%an%x00%s", sha)
-        *named, subject = output.rstrip("\n").split("\0", 3)
+        sha, date, author, subject = output.rstrip("\n").split("\0", 3)
         # Commits of CVS's time have a first paragraph in its place.
-        return Commit(*named, textwrap.shorten(subject, _SUBJECT_LENGTH, placeholder=" ..."))
+        subject = textwrap.shorten(subject, _SUBJECT_LENGTH, placeholder=" ...")
+        return Commit(sha, date, author, subject)
 
     def _sha(self, name: str) -> str:
         which = ["--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"]
