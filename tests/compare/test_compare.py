@@ -191,6 +191,22 @@ def test_too_few_blocks_for_an_interval_decide_nothing() -> None:
     assert "because there are too few blocks for an interval of 1 step:" in first_line(found)
 
 
+def test_settings_that_nothing_used_are_named() -> None:
+    unused = {"autovacuum_naptime": "1s", "checkpoint_timeout": "30min", "huge_pages": "try"}
+    tried = {**unused, "max_wal_senders": "0", "work_mem": "64MB"}
+    shown = {"autovacuum": ["off", "command line"], "huge_pages_status": ["off", "override"]}
+    facts = FACTS | {"settings": shown}
+    info = info_of(facts={"heap, baseline": facts, "heap, candidate": facts})
+    sides = Comparison(Side("embedded"), Side("embedded", tried))
+    measured = made_up(samples_of({"insert": logs(1.0)}), info)
+    found = result_of(sides, [measured], case=None, margin=0.02, profile="quick")
+    assert (
+        "Not exercised: autovacuum_naptime (autovacuum is off), checkpoint_timeout (no server ran "
+        "for so long), huge_pages (the candidate got none), max_wal_senders (no WAL is archived or "
+        "sent)."
+    ) in " ".join(as_text(found).split())
+
+
 def test_six_blocks_decide_what_all_of_them_show() -> None:
     steps = {f"step {n}": logs(1.0)[:6] for n in range(20)}
     assert result(made_up(samples_of(steps))).code == 0

@@ -19,6 +19,7 @@ from pgapps.plans.lacking import Extended, Lacking
 from pgapps.plans.queries import _EXPLAINED, Query, top_queries
 from pgapps.plans.source import _is_ours_alone, _serving, opened, programs_of
 from pgapps.plans.text import as_text, confidence, headline, write_report
+from pgapps.workload.statements import statements_in
 from pgservers.errors import ServerError, StudyError
 from pgservers.programs.installations import find_binaries
 from pgservers.servers.serve import serve
@@ -184,6 +185,59 @@ def test_what_settings_change_is_named_and_what_cannot_be_judged_says_why(shop: 
     assert reasons.keys() == WRONG.keys()
     for name, (_, said) in WRONG.items():
         assert said in reasons[name]
+
+
+MADE = [
+    "CREATE INDEX made ON orders (placed)",  # a hundred rows of each day
+    "CREATE INDEX made ON orders (state)",
+    "CREATE INDEX made ON orders (customer, placed)",
+    "CREATE UNIQUE INDEX made ON orders (id, customer) INCLUDE (state)",
+    "CREATE INDEX made ON orders (id) WHERE state = 'open' AND customer > 10",
+    "CREATE INDEX made ON customer (name text_pattern_ops) WITH (fillfactor = 90)",
+]
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_an_index_that_is_tried_has_the_size_that_it_would_have(shop: str, made: str) -> None:
+    with psycopg.connect(shop) as connection:
+        connection.execute(made)
+        (size,) = connection.execute("SELECT pg_relation_size('made')").fetchone() or ()
+        connection.rollback()
+    script = statements_in([f"{made};"], Path("index.sql"))
+    with (
+        opened(shop) as source,
+        empty_copy(source, "embedded", print, script=script) as copy,
+        copy.connect() as connection,
+    ):
+        found = connection.execute("SELECT pg_relation_size('public.made')").fetchone()
+        assert found == (pytest.approx(size, rel=0.1),)
+
+
+def test_an_index_is_tried_on_the_copy_alone(shop: str, tmp_path: Path) -> None:
+    made = "CREATE INDEX CONCURRENTLY ON orders (placed)"
+    text = "SELECT id FROM orders WHERE placed = $1"
+    script = statements_in([f"{made};", "DROP INDEX orders_customer_idx;"], Path("index.sql"))
+    asked = [Query("placed", text), *queries("point", "open")]
+    with psycopg.connect(shop) as connection:
+        connection.execute(made.replace("CONCURRENTLY ", ""))
+        true = explain(connection, asked[0], "public", {})
+        connection.rollback()
+    with opened(shop) as source:
+        found = foresee(source, asked, to="embedded", script=script)
+        assert "public.orders_placed_idx" not in source.sizes
+    placed, *others = found.queries
+    assert (placed.verdict, [query.verdict for query in others]) == ("another plan", ["same"] * 2)
+    assert true.root
+    assert placed.after
+    assert is_same(true.root, placed.after)
+    assert placed.after["Total Cost"] == pytest.approx(true.root["Total Cost"], rel=0.02)
+    text = as_text(found)
+    assert f", {made}, DROP INDEX orders_customer_idx\n" in text
+    assert "The index public.orders_placed_idx is planned with " in text
+    (tmp_path / "index.sql").write_text("SELECT 1;\nCREATE INDEX ON missing (i);\n")
+    script = statements_in((tmp_path / "index.sql").read_text().splitlines(), tmp_path)
+    with opened(shop) as source, pytest.raises(StudyError, match="Line 2 of the SQL to try fails"):
+        foresee(source, asked, to="embedded", script=script)
 
 
 def test_the_report_has_both_plans_and_no_markup_of_a_query(shop: str, tmp_path: Path) -> None:
@@ -380,11 +434,15 @@ def test_what_cannot_be_foreseen_ends_in_a_sentence(shop: str) -> None:
 def test_the_command_says_by_its_exit_code_what_it_found(shop: str, tmp_path: Path) -> None:
     (tmp_path / "join.sql").write_text(QUERIES["join"].replace("$1", ":state"))
     (tmp_path / "no.conf").write_text("enable_hashjoin = off\n")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "index.sql").write_text("CREATE INDEX ON product (kind);\n")
     here, command = str(tmp_path), [sys.executable, "-m", "pgapps", "plans", "--server", shop]
     for more, code, said in (
         (["--queries", here], 0, "0 of 1 queries get another plan."),
         (["--queries", here, "--setting", f"{here}/no.conf"], 1, "1 of 1 queries gets"),
         (["--queries", f"{here}/x"], 2, "x cannot be read: No such file"),
+        (["--queries", here, "--with", f"{here}/x"], 2, "x cannot be read: No such file"),
+        (["--queries", here, "--with", f"{here}/own/index.sql"], 0, "_idx is planned with "),
         (["--report", "x.txt"], 2, "The report must be a file named *.html"),
     ):
         done = subprocess.run([*command, *more], capture_output=True, text=True, check=False)

@@ -101,6 +101,16 @@ def script(text: str) -> str:
             "SELECT * FROM orders WHERE id BETWEEN LEAST(:p1, :p2) AND GREATEST(:p1, :p2);\n",
         ),
         (
+            "SELECT * FROM orders o WHERE o.id >= $1 AND o.id < $2",
+            "\\set p1 random(1, 9999)\n\\set p2 random(1, 9999)\n"
+            "SELECT * FROM orders o WHERE o.id >= LEAST(:p1, :p2) AND o.id < GREATEST(:p1, :p2);\n",
+        ),
+        (
+            "SELECT * FROM orders WHERE id < $1 OR id < $2 AND id > $3",
+            "\\set p1 random(1, 9999)\n\\set p2 random(1, 9999)\n\\set p3 random(1, 9999)\n"
+            "SELECT * FROM orders WHERE id < :p1 OR id < :p2 AND id > :p3;\n",
+        ),
+        (
             "INSERT INTO orders (id) VALUES ($1)",
             "\\set p1 random(10000, 1000009999)\nINSERT INTO orders (id) VALUES (:p1);\n",
         ),

@@ -11,7 +11,7 @@ import pytest
 
 from pgapps.compare.counted import counted
 from pgapps.compare.design import Side
-from pgapps.compare.judging.measured import loaded_bytes
+from pgapps.compare.judging.measured import loaded
 from pgapps.compare.judging.result import Result, result_of
 from pgapps.compare.request import Request
 from pgapps.compare.run import compared as measured_run
@@ -248,11 +248,12 @@ def test_an_index_of_one_side_is_compared(
     result = compared(shop, tmp_path / "records", monkeypatch, indexed)
     assert result.guards.filter(guard="results")["passed"].to_list() == [True]
     assert result.plans["step"].to_list() == ["one"]
-    sizes = loaded_bytes(result.measured[0])
+    sizes = {side: facts["size_bytes"] for side, facts in loaded(result.measured[0]).items()}
     assert sizes["candidate"] - sizes["baseline"] > 200 * 8192
     text = " ".join(as_text(result).split())
     assert "Candidate: embedded with CREATE INDEX CONCURRENTLY ON t (i);" in text
-    assert "on the baseline, " in text
+    assert "Loaded: 1 table, 100,000 rows, 3." in text
+    assert " on the candidate" in text
     wrong = Side("embedded", sql=("SELECT 1;", "CREATE INDEX ON missing (i);"))
     with pytest.raises(StudyError, match=r"SQL of this side, line 2, fails .* does not exist"):
         compared(shop, tmp_path / "records", monkeypatch, wrong)

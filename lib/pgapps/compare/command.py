@@ -297,7 +297,7 @@ def rerun(
 
 
 def _built(repo: Path, baseline: str | None, candidate: str) -> tuple[str, str]:
-    """Build two commits; returns each one's directory, with "+" and its settings file if given."""
+    """Build two commits; returns each one's directory, with "+" and each of its files."""
     from ..builds.builder import built
     from ..builds.repository import Repository
     from .request import divided
@@ -307,7 +307,10 @@ def _built(repo: Path, baseline: str | None, candidate: str) -> tuple[str, str]:
     if baseline is None:
         baseline = _merge_base(repository, candidate)
     parts = [divided(text) for text in (baseline, candidate)]
-    commits = [repository.commit(name) for name, _ in parts]
+    commits = [
+        repository.commit(name or text)
+        for (name, _), text in zip(parts, (baseline, candidate), strict=True)
+    ]
     if commits[0] == commits[1]:
         tell("Both sides are the same commit: what differs is chance, or the settings.")
     if files := repository.uncommitted(commits[1].sha):
@@ -323,7 +326,7 @@ def _merge_base(repository: Repository, candidate: str) -> str:
     """Where the candidate branched off; raises StudyError if it did not."""
     from .request import divided
 
-    head, _ = divided(candidate)
+    head = divided(candidate)[0] or candidate
     trunk = repository.trunk
     base = repository.commit(repository.merge_base(trunk, head))
     if base == repository.commit(head):

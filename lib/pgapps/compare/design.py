@@ -17,7 +17,7 @@ from pgstudies.checking import checked
 from pgstudies.measuring.design import Design
 from pgstudies.records.info import Info
 
-from ..workload.scripts import without_comments
+from ..workload.statements import without_comments
 from .observing import ObservedTrial, PlansAndResults, different_rows
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from pgservers.addresses import Address
 from pgservers.errors import StudyError
-from pgservers.files import open_regular
 from pgservers.programs.installations import find_binaries
 from pgservers.programs.releases import is_known, is_release
 from pgservers.programs.versions import has, parse_version
@@ -32,8 +31,7 @@ from pgstudies.rooms import find_room, rooms
 
 from ..execution.plan import plan, studies
 from ..options import showable
-from ..workload.schema import leaving
-from ..workload.statements import statements_in
+from ..workload.schema import sql_lines
 from .design import Comparison, Side
 
 if TYPE_CHECKING:
@@ -42,8 +40,6 @@ if TYPE_CHECKING:
 Text = Annotated[str, Meta(max_length=4000)]
 
 _SQL = ".sql"
-
-_LONGEST_SQL = 100_000
 
 Value = bool | int | Annotated[float, Meta(ge=-1e15, le=1e15)] | Text
 
@@ -247,7 +243,7 @@ def divided(text: str) -> tuple[str, list[Path]]:
 
 def _side(text: str, otherwise: str | None, tell: Callable[[str], object] | None) -> Side:
     server, files = divided(text)
-    if not server:
+    if files and not server:
         if otherwise is None:
             raise StudyError(f"Name the server of {text} as well: SERVER+{text}.")
         server = otherwise
@@ -277,26 +273,6 @@ def _side(text: str, otherwise: str | None, tell: Callable[[str], object] | None
         for name, why in left.items():
             tell(f"Left out of {file.name}: {name}: {why}.")
     return Side(address.text, kept, lines)
-
-
-def sql_lines(file: Path) -> list[str]:
-    """The lines of a side's SQL; raises StudyError for a file that has no statements alone."""
-    with open_regular(file) as opened:
-        content = opened.read(_LONGEST_SQL + 1)
-    if len(content) > _LONGEST_SQL:
-        raise StudyError(f"{file} has more than {_LONGEST_SQL:,} bytes: put it into the schema.")
-    try:
-        lines = content.decode().expandtabs().splitlines()
-    except UnicodeDecodeError:
-        raise StudyError(f"{file} is not UTF-8.") from None
-    found = statements_in(lines, file)
-    if not found:
-        raise StudyError(f"{file} has no statement.")
-    for statement in found:
-        if words := leaving(statement.text):
-            where = f"{file}, line {statement.line}"
-            raise StudyError(f"{where}: {words} reaches beyond the workload's database.")
-    return lines
 
 
 def without_rejected(side: Side, tell: Callable[[str], object]) -> Side:

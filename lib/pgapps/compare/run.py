@@ -22,13 +22,15 @@ from ..counting.valgrind import reason_no_valgrind
 from ..execution.cells import measurement_of
 from ..execution.plan import plan
 from ..workload.counting import statement_units
-from ..workload.scripts import without_comments
+from ..workload.schema import beginning
+from ..workload.statements import without_comments
 from ..workload.steps import runnable
 from .counted import counted, instructions
 from .design import SIDES
 from .judging.measured import read_measured
 from .judging.result import IS_DECIDED, result_of, undecided
 from .rotation import FEWEST_ROUNDS, ComparedStudy, Rotation
+from .text import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -289,8 +291,10 @@ def _is_worth_counting(request: Request) -> bool:
 
 
 def scripts_of(request: Request) -> dict[str, str]:
-    """The SQL of a workload's scripts, by their names; empty for studies."""
+    """The SQL of a workload's scripts, by their names, and of its schema; empty for studies."""
     if "directory" not in request.parameters:
         return {}
-    found = runnable(request.parameters).scripts
-    return {script.name: without_comments(script.text) for script in found}
+    workload = runnable(request.parameters)
+    found = {script.name: without_comments(script.text) for script in workload.scripts}
+    begins = beginning(workload.schema) if workload.schema is not None else ""
+    return {SCHEMA: begins, **found} if begins else found

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +22,14 @@ from .design import BASELINE, CANDIDATE
 from .judging.expectations import in_words
 from .judging.guards import not_compared, step_name
 from .judging.layout import MORE_WORK, NOT_EXCLUDED, SAME_WORK
-from .judging.measured import CPU, DELAY, PLACE, loaded_bytes
+from .judging.measured import CPU, DELAY, PLACE, loaded
 from .judging.result import IS_DECIDED, IS_HIDDEN, decisive_failures
 from .wording import ASCII, COLUMNS, named, ratio_text, seconds, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from pgstudies.records.info import TimelineEntry
 
     from .design import Side
     from .judging.result import Result
@@ -38,8 +41,17 @@ LARGEST_FIRST = [IS_DECIDED.not_(), -pl.col("ratio").log().abs().fill_null(0)]
 _MOST_STEPS, _MOST_REASONS, _MOST_SCRIPTS = 8, 2, 4
 """The number of steps that are listed, of reasons of each, and of scripts whose SQL is shown."""
 
+_OF_STANDBYS = ("archive_", "hot_standby", "max_replication_slots", "max_wal_senders", "wal_keep",
+                "wal_receiver_", "wal_sender_")  # fmt: skip
+
+_SHORTEST_TIMEOUT_S = 30.0
+"""The least checkpoint_timeout."""
+
 _NAME = 18
 """The columns of a step's name in the table."""
+
+SCHEMA = "schema"
+"""The name of the schema beside those of a workload's scripts."""
 
 _OWN = "this server"
 """The only arm of a study without alternatives."""
@@ -56,6 +68,7 @@ def as_text(result: Result, command: str = "", scripts: Mapping[str, str] = {}) 
         *_times(result),
         _failed(result.failed),
         _left_out(result),
+        _not_exercised(result),
         _rows(result),
         _guards(result),
         _sql(result, scripts),
@@ -183,13 +196,15 @@ def _who(result: Result, command: str) -> list[str]:
 
 
 def _loaded(result: Result) -> str:
-    """The sizes of what was loaded, where SQL of one side may have changed it; else empty."""
-    if not (result.comparison.baseline.sql or result.comparison.candidate.sql):
-        return ""
-    sizes = [loaded_bytes(m) for m in result.measured]
-    return ", ".join(
-        f"{size_text(size)} on the {side}" for of in sizes for side, size in of.items()
-    )
+    """What was loaded of a workload, and the candidate's size where it is another; else empty."""
+    for found in map(loaded, result.measured):
+        if BASELINE in found:
+            base = found[BASELINE]
+            sizes = [size_text(f["size_bytes"]) for f in (base, found.get(CANDIDATE, base))]
+            more = f"; {sizes[1]} on the candidate" if sizes[0] != sizes[1] else ""
+            tables = f"{base['tables']:,} table{'s' if base['tables'] != 1 else ''}"
+            return f"{tables}, {base['rows']:,} rows, {sizes[0]}{more}"
+    return ""
 
 
 def _jit(result: Result) -> str:
@@ -255,10 +270,12 @@ def _listed(result: Result) -> pl.DataFrame:
 
 
 def _sql(result: Result, scripts: Mapping[str, str]) -> list[str]:
-    """The SQL of the scripts in the table, or of all, as far as two lines go."""
+    """The SQL of the schema and of the scripts in the table, or of all, as far as two lines go."""
     moved = [name for name in dict.fromkeys(_listed(result)["step"]) if name in scripts]
     lines = []
-    for name in (moved or list(scripts))[:_MOST_SCRIPTS]:
+    schema = [name for name in scripts if name == SCHEMA]
+    others = moved or [name for name in scripts if name != SCHEMA]
+    for name in [*schema, *others[:_MOST_SCRIPTS]]:
         lines += wrapped(f"  {name}: {' '.join(scripts[name].split())}", 4, most=2)
     return ["SQL:", *lines] if lines else []
 
@@ -284,6 +301,38 @@ def _left_out(result: Result) -> list[str]:
     if len(missing) < 2:
         return [line for why in missing for line in wrapped(f"Not compared: {why}.", 0)]
     return ["Not compared:", *(line for why in missing for line in wrapped(f"  {why}.", 4))]
+
+
+def _not_exercised(result: Result) -> list[str]:
+    """The settings of one side that cannot have mattered, each with the reason."""
+    found: dict[str, str] = {}
+    for name, side in (
+        (BASELINE, result.comparison.baseline),
+        (CANDIDATE, result.comparison.candidate),
+    ):
+        shown = {n: value for n, (value, _) in result.builds[name].get("settings", {}).items()}
+        for setting in side.settings:
+            if setting.startswith("autovacuum_") and shown.get("autovacuum") == "off":
+                found[setting] = "autovacuum is off"
+            elif setting.startswith(_OF_STANDBYS):
+                found[setting] = "no WAL is archived or sent"
+            elif setting == "checkpoint_timeout" and _longest_s(result) < _SHORTEST_TIMEOUT_S:
+                found[setting] = "no server ran for so long"
+            elif setting == "huge_pages" and shown.get("huge_pages_status") == "off":
+                found[setting] = f"the {name} got none"
+    names = [f"{setting} ({why})" for setting, why in found.items()]
+    return wrapped(f"Not exercised: {', '.join(names)}.", 2) if names else []
+
+
+def _longest_s(result: Result) -> float:
+    """The longest time that a server was measured in a block (s)."""
+    entries = [entry for m in result.measured for info in m.infos for entry in info["timeline"]]
+    return max((_took_s(entry) for entry in entries), default=0.0)
+
+
+def _took_s(entry: TimelineEntry) -> float:
+    began, ended = (datetime.fromisoformat(entry[key]) for key in ("started_at", "finished_at"))
+    return (ended - began).total_seconds()
 
 
 def _steps(effects: pl.DataFrame, result: Result) -> list[str]:

@@ -9,12 +9,18 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 _BLOCK = 8192
 _HEADER, _SPECIAL = 24, 16
 _MAGIC = 0x053162
+
+_FILL = 0.9
+"""How full CREATE INDEX leaves leaf pages."""
+
+_MOST_ALIKE = _BLOCK // 10 // 6
+"""The most rows of one entry, of a tenth of a page (nbtsort.c)."""
 
 _INNER_FILL = 0.7
 """How full CREATE INDEX leaves inner pages (nbtree.h), and about how full random splits do."""
@@ -54,6 +60,51 @@ def entry_bytes(rows: Iterable[tuple[object, ...]]) -> Mapping[str, int]:
                 break
         found[str(index)] = -(-size // 8) * 8 + 4
     return found
+
+
+MADE = """
+    SELECT pg_catalog.format('%%I.%%I', n.nspname, c.relname), m.amname,
+           pg_catalog.format('%%I.%%I', o.nspname, t.relname),
+           pg_catalog.pg_get_expr(i.indpred, i.indrelid), e.width,
+           CASE WHEN i.indisunique OR i.indnatts > i.indnkeyatts THEN '{-1}' ELSE e.counts END
+    FROM pg_catalog.pg_index i
+    JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid AND c.relkind = 'i'
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    JOIN pg_catalog.pg_am m ON m.oid = c.relam
+    JOIN pg_catalog.pg_class t ON t.oid = i.indrelid
+    JOIN pg_catalog.pg_namespace o ON o.oid = t.relnamespace
+    CROSS JOIN LATERAL (
+        SELECT pg_catalog.sum(CASE WHEN a.attlen > 0 THEN a.attlen
+                                   ELSE COALESCE(s.avg_width, 16) END),
+               pg_catalog.array_agg(COALESCE(s.n_distinct, -1))
+        FROM pg_catalog.pg_attribute a
+        LEFT JOIN pg_catalog.pg_attribute b
+            ON b.attrelid = t.oid AND b.attnum = i.indkey[a.attnum - 1]
+        LEFT JOIN pg_catalog.pg_stats s
+            ON s.schemaname = o.nspname AND s.tablename = t.relname AND s.attname = b.attname
+            AND NOT s.inherited
+        WHERE a.attrelid = c.oid
+    ) AS e (width, counts)
+    WHERE c.oid = ANY (%s)
+    ORDER BY 1
+"""
+"""Of indexes by OID: name, access method, table, predicate, width of an entry's columns (bytes),
+and n_distinct of each column."""
+
+
+def leaves(rows: float, width: float, distinct: Sequence[float]) -> int:
+    """The pages of a btree that CREATE INDEX makes of so many rows: the first, leaves and a root.
+
+    ``width`` is of all columns of an entry (bytes), ``distinct`` as n_distinct of pg_stats.  Equal
+    keys share one entry, with six bytes for each row, as far as it fits into a tenth of a page.
+    """
+    values = math.prod(count if count > 0 else -count * rows for count in distinct)
+    alike = max(rows / max(min(values, rows), 1), 1)
+    entry = -(-(8 + width) // 8) * 8 + 4
+    if alike > 1:
+        entry = min(entry, 6 + entry / min(alike, _MOST_ALIKE))
+    pages = math.ceil(rows * entry / (_FILL * (_BLOCK - _HEADER - _SPECIAL)))
+    return 1 + pages + (pages > 1)
 
 
 def height(pages: int, entry: int) -> int:

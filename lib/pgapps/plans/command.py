@@ -48,6 +48,15 @@ def plans(
             "compared.  --to is then by default the server's own release, from 18 on.",
         ),
     ] = None,
+    script: Annotated[
+        Path | None,
+        typer.Option(
+            "--with",
+            metavar="FILE",
+            help="SQL to try, such as CREATE INDEX or DROP INDEX: plans without and with it are "
+            "compared.  It is executed on the copy alone.  --to is as for --setting.",
+        ),
+    ] = None,
     queries: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="A directory with queries in files *.sql."),
@@ -87,7 +96,7 @@ def plans(
         typer.Option(metavar="FILE", help="Write the plans side by side into this HTML file."),
     ] = None,
 ) -> None:
-    """Predict which queries get another plan on another release, or with other settings.
+    """Predict which queries get another plan on another release, with settings or an index.
 
     Schema and optimizer statistics, but no rows, are read from the server and restored on a
     temporary server on this machine, the copy, whose empty files are extended to the size of the
@@ -113,6 +122,7 @@ def plans(
       pgstudies plans --server postgresql://me@db/shop --to 18
       pgstudies plans --server postgresql://me@db/shop --to 18 --queries shop/
       pgstudies plans --server postgresql://me@db/shop --setting my.conf --top 20
+      pgstudies plans --server postgresql://me@db/shop --with index.sql
 
     \b
     Exit codes:
@@ -125,6 +135,8 @@ def plans(
     from pgservers.addresses import EMBEDDED
     from pgservers.servers.settings import read_settings
 
+    from ..workload.schema import sql_lines
+    from ..workload.statements import statements_in
     from .foresee import foresee
     from .queries import queries_in, top_queries
     from .source import opened
@@ -140,10 +152,11 @@ def plans(
             "With --queries give one --role at most, and none of --not-role and --min."
         )
     settings = read_settings(setting) if setting else {}
+    statements = statements_in(sql_lines(script), script) if script else []
     wanted = queries_in(queries) if queries else []
     left_out: Mapping[str, int] = {}
     with opened(address) as source:
-        if setting and to is None:
+        if (setting or script) and to is None:
             to = _own_release(source)
         if wanted and role:
             source.require_role(role[0])
@@ -163,6 +176,7 @@ def plans(
             left_out=left_out,
             to=to or EMBEDDED,
             settings=settings,
+            script=statements,
             show=lambda what: say(f"{what} ..."),
         )
     tell(as_text(found))
@@ -173,7 +187,7 @@ def plans(
 
 
 def _own_release(source: Source) -> str:
-    """The default of --to with --setting; raises StudyError if the server is older than 18."""
+    """The default of --to for changes; raises StudyError if the server is older than 18."""
     from pgservers.addresses import EMBEDDED
     from pgservers.programs.installations import find_binaries
 
@@ -182,7 +196,7 @@ def _own_release(source: Source) -> str:
 
     if source.version < RESTORES_STATISTICS:
         raise StudyError(
-            f"Settings are tried on a copy, and a copy on {source.major} cannot be given the "
+            f"Changes are tried on a copy, and a copy on {source.major} cannot be given the "
             f"statistics of another server, as from 18 on: give --to 18, or embedded."
         )
     is_embedded = find_binaries().version // 10000 == source.major

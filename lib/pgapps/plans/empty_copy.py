@@ -21,13 +21,14 @@ import psycopg
 from psycopg import sql
 
 from pgservers.errors import CannotRun, ServerError, StudyError
-from pgservers.files import says_full, space_error
+from pgservers.files import says_full, size_text, space_error
 from pgservers.programs.installations import client_environment, find_binaries
 from pgservers.servers.cluster.guests import harmless_extensions, open_to_guest
 from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
+from pgservers.tls import without_tls
 
-from .btrees import grow, height
+from .btrees import ENTRIES, MADE, entry_bytes, grow, height, leaves
 from .sessions import take_bytes
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from pgservers.programs.installations import Binaries
 
+    from ..workload.statements import Statement
     from .source import Source
 
 RESTORES_STATISTICS = 180000
@@ -87,6 +89,8 @@ _PLANNED_BY = """
     SELECT context, category LIKE 'Query Tuning%%' OR name = 'session_replication_role'
     FROM pg_catalog.pg_settings WHERE pg_catalog.lower(name) = %s
 """
+
+_INDEXES = "SELECT oid FROM pg_catalog.pg_class WHERE relkind = 'i' AND oid >= 16384"
 
 _LIMITS = "-c search_path= -c statement_timeout=20s"
 
@@ -146,19 +150,20 @@ def empty_copy(
     tried: Mapping[str, str] = {},
     *,
     like: Mapping[str, str] | None = None,
+    script: Sequence[Statement] = (),
 ) -> Iterator[EmptyCopy]:
     """A copy of the source's database on a managed server, as ``serve`` names it.
 
-    It is 18 or later.  ``tried`` are settings to try there; ``like`` are planner settings in place
-    of the source's.  Raises StudyError for settings that cannot be tried, before anything
-    is dumped, ServerError if the dump or the restore fails or the copy does not answer, and
-    SpaceError on a full disk.
+    It is 18 or later.  ``tried`` are settings and ``script`` is SQL to try there; ``like`` are
+    planner settings in place of the source's.  Raises StudyError for settings that cannot be tried,
+    before anything is dumped, and for a statement that fails, ServerError if the dump or the
+    restore fails or the copy does not answer, and SpaceError on a full disk.
     """
     with serve(spec, settings=_SETTINGS, unprivileged=True) as server:
         assert isinstance(server, ManagedServer)
         try:
             copy = _with_settings(server, source.settings if like is None else like, tried)
-            _fill(copy, source, show)
+            _fill(copy, source, show, script)
             yield copy
         except (psycopg.Error, ServerError) as error:
             full = server.space_error(error)
@@ -209,8 +214,10 @@ def _with_settings(
     return EmptyCopy(server, settings, by_session, by_start, notes)
 
 
-def _fill(copy: EmptyCopy, source: Source, show: Callable[[str], None]) -> None:
-    """Dump the source and restore it in the copy."""
+def _fill(
+    copy: EmptyCopy, source: Source, show: Callable[[str], None], script: Sequence[Statement]
+) -> None:
+    """Dump the source and restore it in the copy, and execute the script there."""
     server, archive = copy.server, copy.server.workplace / "archive"
     show("reading schema and statistics")
     _dump(source, server, archive)
@@ -223,13 +230,54 @@ def _fill(copy: EmptyCopy, source: Source, show: Callable[[str], None]) -> None:
         )
     copy.notes += _extend(server, source)
     copy.notes += _restore(server, archive, "--no-statistics")
-    copy.notes += _lengthen(server, source)
+    made = _executed(server, script, source.search_path) if script else []
+    copy.notes += _lengthen(server, source.sizes, source.entries)
     # Index builds have reset what is known of visible pages.
     _restore(server, archive, "--statistics-only")
+    if made:
+        sizes, entries, notes = _sizes_of_made(server, made)
+        copy.notes += [*notes, *_lengthen(server, sizes, entries)]
+
+
+def _executed(server: ManagedServer, script: Sequence[Statement], search_path: str) -> list[int]:
+    """Execute a script while all tables are empty; returns the OIDs of the indexes that it makes.
+
+    Raises StudyError for a statement that fails.
+    """
+    with _connected(server) as connection:
+        before = set(connection.execute(_INDEXES).fetchall())
+        _set(connection, "search_path", search_path)
+        for statement in script:
+            try:
+                connection.execute(statement.text)
+            except psycopg.Error as error:
+                why = error.diag.message_primary or str(error)
+                raise StudyError(f"Line {statement.line} of the SQL to try fails: {why}.") from None
+        return [oid for (oid,) in set(connection.execute(_INDEXES).fetchall()) - before]
+
+
+def _sizes_of_made(
+    server: ManagedServer, made: Sequence[int]
+) -> tuple[dict[str, int], Mapping[str, int], list[str]]:
+    """The sizes that new indexes would have (bytes), the entries of btrees, and notes on both."""
+    sizes, notes = {}, []
+    with _connected(server) as connection:
+        for name, method, table, predicate, width, distinct in connection.execute(MADE, [made]):
+            if method != "btree":
+                notes.append(f"The index {name} is planned as if it were empty, as a {method} is.")
+                continue
+            query = f"SELECT FROM ONLY {table}{f' WHERE {predicate}' if predicate else ''}"
+            (plan,) = connection.execute(f"EXPLAIN (FORMAT JSON) {query}".encode()).fetchone() or ()
+            pages = leaves(float(plan[0]["Plan"]["Plan Rows"]), float(width), distinct)
+            sizes[str(name)] = 8192 * pages
+            notes.append(f"The index {name} is planned with {size_text(sizes[name])}.")
+        rows = connection.execute(ENTRIES.format(keys="indnkeyatts").encode()).fetchall()
+    return sizes, entry_bytes(rows), notes
 
 
 def _dump(source: Source, server: ManagedServer, archive: Path) -> None:
-    failed, output = _run(server, "pg_dump", [*_DUMP, "--file", archive], source.environment())
+    with without_tls(source.connection, source.environment()) as address:
+        failed, output = _run(server, "pg_dump", [*_DUMP, "--file", archive], address)
     if failed:
         errors = [line for line in output if "error:" in line] or output[-1:] or ["it says nothing"]
         why = errors[0].partition("error: ")[2].strip() or errors[0].strip()
@@ -347,9 +395,10 @@ def _restore(server: ManagedServer, archive: Path, part: str) -> list[str]:
     return [f"Not copied: {error}." for error in errors if not _EXPECTED.fullmatch(error)]
 
 
-def _lengthen(server: ManagedServer, source: Source) -> list[str]:
-    """Give every file the length of the original's, up to PostgreSQL's limit, and btrees height."""
-    sizes = source.sizes
+def _lengthen(
+    server: ManagedServer, sizes: Mapping[str, int], entries: Mapping[str, int]
+) -> list[str]:
+    """Give every file its length, up to PostgreSQL's limit, and btrees their height."""
     with _connected(server) as connection:
         # Never a file of the catalogs, whatever the original calls its tables.
         rows = connection.execute(
@@ -369,7 +418,7 @@ def _lengthen(server: ManagedServer, source: Source) -> list[str]:
         shorter += wanted < size
         file = server.data_directory / path
         left -= _lengthen_file(file, wanted)
-        entry = source.entries.get(name)
+        entry = entries.get(name)
         if entry and (levels := height(wanted // 8192, entry)):
             grow(file, levels)
     server.start()

@@ -19,6 +19,7 @@ from .statements import has_parameters, names_only_catalogs, rows_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from ..workload.statements import Statement
     from .lacking import Lacking
     from .queries import Query
     from .source import Source, Target
@@ -97,13 +98,15 @@ def foresee(
     *,
     to: str,
     settings: Mapping[str, str] = {},
+    script: Sequence[Statement] = (),
     top: int | None = None,
     left_out: Mapping[str, int] = {},
     show: Callable[[str], None] = lambda _: None,
 ) -> Foresight:
     """Plan the queries on the source and on a copy of it, on the server ``to`` with ``settings``.
 
-    With settings, the copy without them is compared with the copy with them.  The control is a copy
+    With settings, or a script of SQL, the copy without them is compared with the copy with them: a
+    script is executed on a copy of its own.  The control is a copy
     of the source on its own release, possible from 18 on; a query whose plan it does not reproduce
     is not judged.  With ``top``, only the first so many queries that name a table are planned: the
     others are those of tools, such as this one and pg_dump.
@@ -124,11 +127,15 @@ def foresee(
     with empty_copy(source, target.spec, show, settings, like=target.settings) as copy:
         show("asking the copy")
         plain = after = _plans(copy, queries, source, own)
-        if settings:
-            if copy.by_start:
-                copy.server.restart(copy.by_start)
-            after = _plans(copy, queries, source, own, copy.tried)
+        if settings and not script:
+            after = _tried(copy, queries, source, own)
         lack = lacking(source, copy, {user, *roles})
+    if script:
+        show("a copy with the SQL to try")
+        with empty_copy(
+            source, target.spec, show, settings, like=target.settings, script=script
+        ) as copy:
+            after = _tried(copy, queries, source, own)
     controls = plain if is_control else own
     if release:
         show(f"a control on {source.major}")
@@ -137,8 +144,8 @@ def foresee(
     notes = [*source.notes(roles), *copy.notes, *_notes(own, controls, user)]
     pairs = zip(own, controls, strict=True)
     own = [stand_in if plan.code == _DENIED else plan for plan, stand_in in pairs]
-    before = plain if settings else own
-    name_before, name_after = _servers(source, target, copy, has_settings=bool(settings))
+    before = plain if settings or script else own
+    name_before, name_after = _servers(source, target, copy, script)
     return Foresight(
         queries=[
             _judged(query, *plans, lack=lack, user=user)
@@ -168,15 +175,15 @@ def _require_able(spec: str, source: Source) -> None:
 
 
 def _servers(
-    source: Source, target: Target, copy: EmptyCopy, *, has_settings: bool
+    source: Source, target: Target, copy: EmptyCopy, script: Sequence[Statement]
 ) -> tuple[str, str]:
     """The servers of the plans before and after, in words."""
     version = copy.server.version_text
     version += f" with the settings of {target.name}" if target.name else ""
-    if has_settings:
-        tried = {**copy.tried, **copy.by_start}
-        listed = ", ".join(f"{name} = {value}" for name, value in tried.items())
-        return f"{version}, as it is", f"{version}, {listed}"
+    changes = [f"{name} = {value}" for name, value in {**copy.tried, **copy.by_start}.items()]
+    changes += [" ".join(statement.text.decode().split()) for statement in script]
+    if changes:
+        return f"{version}, as it is", f"{version}, {', '.join(changes)}"
     told = source.connection.info.parameter_status("server_version") or str(source.major)
     return f"{source.name} (PostgreSQL {told.split()[0]})", version
 
@@ -278,6 +285,15 @@ def _plans(
             asked = replace(query, text=before.rows_of or query.text)
             plans.append(explain(connection, asked, path, kept))
     return plans
+
+
+def _tried(
+    copy: EmptyCopy, queries: Sequence[Query], source: Source, own: Sequence[QueryPlan]
+) -> list[QueryPlan]:
+    """The copy's plans with the settings to try."""
+    if copy.by_start:
+        copy.server.restart(copy.by_start)
+    return _plans(copy, queries, source, own, copy.tried)
 
 
 def _own_plan(source: Source, query: Query) -> QueryPlan:

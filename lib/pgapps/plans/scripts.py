@@ -93,6 +93,9 @@ _ARRAY_FUNCTION = r"(?:append|remove|positions?)"
 
 _BETWEEN = rf"{_SIDE}\s+(?:NOT\s+)?BETWEEN\s+(?P<numbers>\$\d+\s+AND\s+\$\d+)"
 
+_END = rf"{_SIDE}\s*(?P<operator>[<>])=?\s*\$(?P<number>\d+)"
+"""One end of a range."""
+
 _BESIDE = (
     (rf"{_SIDE}(?P<operator>{_OPERATOR})(?P<many>{_ANY})?(?P<numbers>(?:\(\s*)?\$\d+)", ""),
     (rf"{_SIDE}{_OPERATOR}{_ANY}\(?\s*ARRAY\s*\[(?P<numbers>[^\[\]]*)\]", ""),
@@ -283,8 +286,7 @@ def _values(text: str, columns: Mapping[str, Sequence[Column]]) -> dict[str, _Va
         column = next((c for c in of_name if c.is_of_arrays or not use.of_array), None)
         if column is not None and use.number not in found:
             found[use.number] = _drawn(column, use)
-    for between in re.finditer(_BETWEEN, text, re.IGNORECASE):
-        low, high = _PARAMETER.findall(between["numbers"])
+    for low, high in _ranges(text):
         if low in found and high in found:
             # Both in order, else most ranges would be empty.
             first, second = found[low].expression, found[high].expression
@@ -294,6 +296,20 @@ def _values(text: str, columns: Mapping[str, Sequence[Column]]) -> dict[str, _Va
         for number in re.findall(pattern, text, re.IGNORECASE):
             found.setdefault(number, _Value(guess, "", f"${number}: {guess}, a guess"))
     return found
+
+
+def _ranges(text: str) -> Iterator[tuple[str, str]]:
+    """The parameters of the lower and the upper end of each range of a column."""
+    for between in re.finditer(_BETWEEN, text, re.IGNORECASE):
+        low, high = _PARAMETER.findall(between["numbers"])
+        yield low, high
+    ends: dict[tuple[str | None, ...], dict[str, list[str]]] = {}
+    for end in re.finditer(_END, text, re.IGNORECASE):
+        column = end["table"], end["name"], end["function"]
+        ends.setdefault(column, {"<": [], ">": []})[end["operator"]].append(end["number"])
+    for of_column in ends.values():
+        if len(of_column[">"]) == len(of_column["<"]) == 1:
+            yield of_column[">"][0], of_column["<"][0]
 
 
 def _uses(text: str) -> Iterator[_Use]:

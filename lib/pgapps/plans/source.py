@@ -184,7 +184,8 @@ class Source:
         parts = {name: value for name, value in info.get_parameters().items() if value}
         renamed = {"dbname": "PGDATABASE", "application_name": "PGAPPNAME"}
         kept = {*renamed, "host", "hostaddr", "port", "user", "options", *_TLS}
-        found = {renamed.get(n, f"PG{n.upper()}"): v for n, v in parts.items() if n in kept}
+        names = {n: renamed.get(n, f"PG{n.upper().replace('_', '')}") for n in kept}
+        found = {names[n]: value for n, value in parts.items() if n in kept}
         return found | timeouts() | ({"PGPASSWORD": info.password} if info.password else {})
 
 

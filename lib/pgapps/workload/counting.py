@@ -17,8 +17,9 @@ from pgstudies.rooms import find_room
 from ..counting.units import Unit
 from .loaded import vacuum
 from .loading import load, tables_of
-from .scripts import read_workload, without_comments
+from .scripts import read_workload
 from .sent import statements_sent
+from .statements import without_comments
 from .steps import defined
 
 if TYPE_CHECKING:

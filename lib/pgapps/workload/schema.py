@@ -21,7 +21,7 @@ from pgservers.errors import CannotRun, StudyError
 from pgservers.files import cannot_write, is_full, open_regular, temporary_directory
 from pgservers.programs.installations import client_environment, find_binaries
 
-from .statements import Command, Lines, Statement, lines_of
+from .statements import Command, Lines, Statement, lines_of, statements_in, without_comments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -94,6 +94,11 @@ _COPY_FILE = re.compile(
 )
 
 
+_LONGEST_SQL = 100_000
+
+_SHOWN_BYTES = 2_000
+
+
 @dataclass(frozen=True)
 class Piece:
     """A statement and its place; read the ``rows`` of a COPY, in parts, before the next piece."""
@@ -139,6 +144,40 @@ def contents(schema: Path) -> Contents:
                 what = drawn[1].decode().rstrip("( \n\t") if drawn else ""
                 found.draws = f"{piece.file.name}, line {piece.line}, by {what}" if what else ""
     return found
+
+
+def sql_lines(file: Path) -> list[str]:
+    """The lines of a file of SQL; raises StudyError unless it has statements alone."""
+    try:
+        with open_regular(file) as script:
+            content = script.read(_LONGEST_SQL + 1)
+    except OSError as error:
+        raise StudyError(f"{file} cannot be read: {error.strerror}.") from None
+    if len(content) > _LONGEST_SQL:
+        raise StudyError(f"{file} has more than {_LONGEST_SQL:,} bytes: put it into the schema.")
+    try:
+        lines = content.decode().expandtabs().splitlines()
+    except UnicodeDecodeError:
+        raise StudyError(f"{file} is not UTF-8.") from None
+    found = statements_in(lines, file)
+    if not found:
+        raise StudyError(f"{file} has no statement.")
+    for statement in found:
+        if words := leaving(statement.text):
+            where = f"{file}, line {statement.line}"
+            raise StudyError(f"{where}: {words} reaches beyond the workload's database.")
+    return lines
+
+
+def beginning(schema: Path) -> str:
+    """The first characters of a script without its comments; empty for a dump."""
+    if schema.is_dir():
+        return ""
+    with open_regular(schema) as file:
+        content = file.read(_SHOWN_BYTES)
+    if content.startswith((_MAGIC, b"--\n-- PostgreSQL database dump")):
+        return ""
+    return without_comments(content.decode("utf-8", "replace"))
 
 
 @contextmanager

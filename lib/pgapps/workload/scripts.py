@@ -15,7 +15,7 @@ from pgservers.programs.installations import find_pgbench, run_client
 from pgservers.servers.settings import read_settings, refused
 
 from .schema import contents, leaving
-from .statements import Command, Lines
+from .statements import Command, Lines, without_comments
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -45,8 +45,6 @@ _SHELL = re.compile(r"\\[\W_]*(?:set)?shell", re.IGNORECASE)
 """pgbench's commands that run a program, as a shell reads the rest of the line."""
 
 _WEIGHTED = re.compile(r"(.+)@(\d{1,9})\Z")
-
-_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -181,11 +179,6 @@ def _require_within(file: Path, home: Path) -> None:
         raise StudyError(f"{file} cannot be read: it is a link that leads to itself.") from None
     if leads_out:
         raise StudyError(f"{file} leads out of {home}: copy the file into the directory.")
-
-
-def without_comments(text: str) -> str:
-    """SQL without its comments and the space around it."""
-    return _COMMENT.sub("", text).strip()
 
 
 def _mixed(found: Workload, mix: Sequence[str]) -> Workload:

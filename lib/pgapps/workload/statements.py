@@ -27,6 +27,8 @@ _ENDS = {
 
 _IN_COMMENT = re.compile(rb"/\*|\*/")
 
+_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+
 _CONTINUES = re.compile(rb"[ \t\r\f\v]*\n(?:[ \t\r\f\v\n]|--[^\n]*\n)*")
 """The text allowed between two parts of one string."""
 
@@ -206,6 +208,11 @@ class Lines:
             self.is_dump |= self.line < 4 and line == _DUMP_BEGINS
             self._is_complete |= line == _DUMP_ENDS
             yield line
+
+
+def without_comments(text: str) -> str:
+    """SQL without its comments and the space around it."""
+    return _COMMENT.sub("", text).strip()
 
 
 def statements_in(lines: Iterable[str], file: Path) -> list[Statement]:

@@ -62,6 +62,8 @@ _NO_COUNTER = (
     *("result", "median_s", "p99_s", "drift", "longest_s", "makespan_s"),
 )
 
+_LOADED = {"tables", "rows", "size_bytes"}
+
 LEAST = 0.1
 """A change of less than a tenth of the change of time does not explain it."""
 
@@ -131,16 +133,19 @@ def is_compared(info: Info) -> pl.Expr:
     return ~(pl.col("step").is_in(left_out) | of_case.is_in(left_out))
 
 
-def loaded_bytes(measured: Measured) -> dict[str, int]:
-    """The size of what was loaded on the baseline and on the candidate, as far as known (bytes)."""
+def loaded(measured: Measured) -> dict[str, dict[str, int]]:
+    """Of a workload, by side: the tables, rows and size_bytes of what was loaded; else empty."""
     found = {}
-    for info, path in zip(measured.infos, measured.paths, strict=True):
+    for info, path in zip(measured.infos, measured.paths, strict=False):
         states = {arm["name"]: arm["state"] for arm in info["arms"]}
-        sizes = read_record(path).samples.filter(step="load", metric="size_bytes")
-        of_state = {states[arm]: int(size) for arm, size in sizes.select("arm", "value").rows()}
-        for side, arm in ((arm["side"], arm) for arm in info["arms"]):
-            if side in {BASELINE, CANDIDATE} and arm["state"] in of_state:
-                found[side] = of_state[arm["state"]]
+        of_state: dict[str, dict[str, int]] = {}
+        loads = read_record(path).samples.filter(step="load")
+        for arm, metric, value in loads.select("arm", "metric", "value").iter_rows():
+            of_state.setdefault(states[arm], {})[metric] = int(value)
+        for arm in info["arms"]:
+            facts = of_state.get(arm["state"], {})
+            if arm["side"] in {BASELINE, CANDIDATE} and facts.keys() >= _LOADED:
+                found[arm["side"]] = facts
     return found
 
 

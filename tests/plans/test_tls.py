@@ -1,0 +1,114 @@
+"""A server that is reached by TLS alone, and client programs that have none."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import ssl
+import struct
+import subprocess
+from contextlib import contextmanager, suppress
+from threading import Thread
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from pgapps.plans.foresee import foresee
+from pgapps.plans.queries import Query
+from pgapps.plans.source import opened
+from pgservers.errors import ServerError
+from pgservers.tls import _context
+from tests.plans.servers import address_of
+from tests.servers_at_hand import embedded, skip_but_not_in_ci
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SSL_REQUEST = 80877103
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A certificate of localhost, with its key beside it."""
+    if shutil.which("openssl") is None:
+        skip_but_not_in_ci("there is no openssl")
+    made = tmp_path / "server.crt"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    command += ["-keyout", str(made.with_suffix(".key")), "-out", str(made)]
+    subprocess.run(command, check=True, capture_output=True)
+    return made
+
+
+@contextmanager
+def by_tls(socket: str, certificate: Path) -> Iterator[tuple[int, list[str]]]:
+    """A port that takes TLS alone and leads to a server's socket; the ciphers of its sessions."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, certificate.with_suffix(".key"))
+    loop, seen = asyncio.new_event_loop(), list[str]()
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while part := await reader.read(65536):
+                writer.write(part)
+                await writer.drain()
+        writer.close()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            while struct.unpack("!II", await reader.readexactly(8))[1] != SSL_REQUEST:
+                writer.write(b"N")  # to GSSAPI
+            writer.write(b"S")
+            await writer.start_tls(context)
+            seen.append(str(writer.get_extra_info("cipher")))
+            near = await asyncio.open_unix_connection(socket)
+            await asyncio.gather(pump(reader, near[1]), pump(near[0], writer))
+        writer.close()
+
+    server = loop.run_until_complete(asyncio.start_server(handle, "localhost", 0))
+    thread = Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.sockets[0].getsockname()[1], seen
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+
+def test_plans_of_a_server_that_is_reached_by_tls_alone(certificate: Path) -> None:
+    with embedded({"fsync": "off"}) as server:
+        with server.connect() as connection:
+            connection.execute("CREATE TABLE t AS SELECT i FROM generate_series(1, 1000) i")
+            connection.execute("ANALYZE t")
+        place = psycopg.conninfo.conninfo_to_dict(address_of(server))
+        with by_tls(f"{place['host']}/.s.PGSQL.5432", certificate) as (port, seen):
+            where = f"{place['user']}@localhost:{port}/{place['dbname']}"
+            verified = f"sslmode=verify-full&sslrootcert={certificate}"
+            with opened(f"postgresql://{where}?{verified}") as source:
+                before = len(seen)
+                asked = [Query("q", "SELECT i FROM t WHERE i = $1")]
+                (query,) = foresee(source, asked, to="embedded").queries
+                assert len(seen) > before, "pg_dump took another way"
+            assert query.verdict == "same"
+            assert query.after
+            with (
+                pytest.raises(ServerError, match="certificate"),
+                opened(f"postgresql://{where}?sslmode=verify-full&sslrootcert=/dev/null"),
+            ):
+                pass
+
+
+def test_certificates_are_verified_as_libpq_does(certificate: Path) -> None:
+    required = _context({"sslmode": "require"})
+    assert required.verify_mode == ssl.CERT_NONE
+    of_ca = _context({"sslmode": "verify-ca", "sslrootcert": str(certificate)})
+    assert (of_ca.verify_mode, of_ca.check_hostname) == (ssl.CERT_REQUIRED, False)
+    named = _context({"sslmode": "require", "sslrootcert": str(certificate)})
+    assert named.verify_mode == ssl.CERT_REQUIRED
+    full = _context({"sslmode": "verify-full", "sslrootcert": str(certificate)})
+    assert (full.verify_mode, full.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert _context({"sslrootcert": "system"}).check_hostname
+    with pytest.raises(FileNotFoundError):
+        _context({"sslmode": "verify-ca", "sslrootcert": "/nonexistent"})
