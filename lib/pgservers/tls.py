@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import struct
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -49,14 +49,14 @@ def without_tls(
     host = info.hostaddr or info.host
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, asyncio.IncompleteReadError):  # then the program has no session
+        # Without an answer the program has no session, and says so.
+        with closing(writer), suppress(OSError, asyncio.IncompleteReadError):
             far_reader, far_writer = await asyncio.open_connection(host, info.port)
-            far_writer.write(_SSL_REQUEST)
-            if await far_reader.readexactly(1) == b"S":
-                await far_writer.start_tls(context, server_hostname=info.host)
-                await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
-            far_writer.close()
-        writer.close()
+            with closing(far_writer):
+                far_writer.write(_SSL_REQUEST)
+                if await far_reader.readexactly(1) == b"S":
+                    await far_writer.start_tls(context, server_hostname=info.host)
+                    await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
 
     with temporary_directory() as directory, _serving(directory / f".s.PGSQL.{_PORT}", relay):
         ours = {"PGHOST": str(directory), "PGPORT": _PORT}
@@ -116,8 +116,11 @@ def _serving(
 
     async def stop() -> None:
         server.close()
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # transports close in the next round
 
     with ExitStack() as stack:
         thread.start()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import ssl
 import struct
-import subprocess
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from threading import Thread
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from pgapps.plans.foresee import foresee
 from pgapps.plans.queries import Query
@@ -20,7 +22,7 @@ from pgapps.plans.source import opened
 from pgservers.errors import ServerError
 from pgservers.tls import _context
 from tests.plans.servers import address_of
-from tests.servers_at_hand import embedded, skip_but_not_in_ci
+from tests.servers_at_hand import embedded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,13 +34,29 @@ SSL_REQUEST = 80877103
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
     """A certificate of localhost, with its key beside it."""
-    if shutil.which("openssl") is None:
-        skip_but_not_in_ci("there is no openssl")
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
     made = tmp_path / "server.crt"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    command += ["-keyout", str(made.with_suffix(".key")), "-out", str(made)]
-    subprocess.run(command, check=True, capture_output=True)
+    made.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    made.with_suffix(".key").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
     return made
 
 
@@ -57,15 +75,23 @@ def by_tls(socket: str, certificate: Path) -> Iterator[tuple[int, list[str]]]:
         writer.close()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, asyncio.IncompleteReadError):
+        with closing(writer), suppress(OSError, asyncio.IncompleteReadError):
             while struct.unpack("!II", await reader.readexactly(8))[1] != SSL_REQUEST:
                 writer.write(b"N")  # to GSSAPI
             writer.write(b"S")
             await writer.start_tls(context)
             seen.append(str(writer.get_extra_info("cipher")))
             near = await asyncio.open_unix_connection(socket)
-            await asyncio.gather(pump(reader, near[1]), pump(near[0], writer))
-        writer.close()
+            with closing(near[1]):
+                await asyncio.gather(pump(reader, near[1]), pump(near[0], writer))
+
+    async def stop() -> None:
+        server.close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)
 
     server = loop.run_until_complete(asyncio.start_server(handle, "localhost", 0))
     thread = Thread(target=loop.run_forever, daemon=True)
@@ -73,8 +99,10 @@ def by_tls(socket: str, certificate: Path) -> Iterator[tuple[int, list[str]]]:
     try:
         yield server.sockets[0].getsockname()[1], seen
     finally:
+        asyncio.run_coroutine_threadsafe(stop(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
+        loop.close()
 
 
 def test_plans_of_a_server_that_is_reached_by_tls_alone(certificate: Path) -> None:

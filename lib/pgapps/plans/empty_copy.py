@@ -90,7 +90,11 @@ _PLANNED_BY = """
     FROM pg_catalog.pg_settings WHERE pg_catalog.lower(name) = %s
 """
 
-_INDEXES = "SELECT oid FROM pg_catalog.pg_class WHERE relkind = 'i' AND oid >= 16384"
+_INDEXES = """
+    SELECT c.oid, pg_catalog.format('%I.%I', n.nspname, c.relname)
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind = 'i' AND c.oid >= 16384
+"""
 
 _LIMITS = "-c search_path= -c statement_timeout=20s"
 
@@ -230,17 +234,21 @@ def _fill(
         )
     copy.notes += _extend(server, source)
     copy.notes += _restore(server, archive, "--no-statistics")
-    made = _executed(server, script, source.search_path) if script else []
-    copy.notes += _lengthen(server, source.sizes, source.entries)
+    made = _executed(server, script, source.search_path) if script else {}
+    # A new index may have the name of one that is gone.
+    sizes = {n: size for n, size in source.sizes.items() if n not in made.values()}
+    copy.notes += _lengthen(server, sizes, source.entries)
     # Index builds have reset what is known of visible pages.
     _restore(server, archive, "--statistics-only")
     if made:
-        sizes, entries, notes = _sizes_of_made(server, made)
+        sizes, entries, notes = _sizes_of_made(server, [*made])
         copy.notes += [*notes, *_lengthen(server, sizes, entries)]
 
 
-def _executed(server: ManagedServer, script: Sequence[Statement], search_path: str) -> list[int]:
-    """Execute a script while all tables are empty; returns the OIDs of the indexes that it makes.
+def _executed(
+    server: ManagedServer, script: Sequence[Statement], search_path: str
+) -> dict[int, str]:
+    """Execute a script while all tables are empty; returns the indexes that it makes, by OID.
 
     Raises StudyError for a statement that fails.
     """
@@ -253,7 +261,7 @@ def _executed(server: ManagedServer, script: Sequence[Statement], search_path: s
             except psycopg.Error as error:
                 why = error.diag.message_primary or str(error)
                 raise StudyError(f"Line {statement.line} of the SQL to try fails: {why}.") from None
-        return [oid for (oid,) in set(connection.execute(_INDEXES).fetchall()) - before]
+        return dict(set(connection.execute(_INDEXES).fetchall()) - before)
 
 
 def _sizes_of_made(
