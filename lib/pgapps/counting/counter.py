@@ -170,7 +170,7 @@ class Counter:
             server.prepare(_state(unit, settings), build_state, settings)
         except psycopg.Error as error:
             message = str(error).strip().splitlines()[0]
-            raise CannotRun(f"{unit.name} cannot be prepared: {message}") from error
+            raise CannotRun(f"it cannot be prepared: {message}") from error
         return server
 
     def _settings(self, unit: Unit) -> dict[str, str]:
