@@ -93,9 +93,10 @@ def by_tls(socket: str, certificate: Path) -> Iterator[tuple[int, list[str]]]:
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.sleep(0)
 
-    server = loop.run_until_complete(asyncio.start_server(handle, "localhost", 0))
     thread = Thread(target=loop.run_forever, daemon=True)
-    thread.start()
+    thread.start()  # another loop may run in this one, such as Playwright's
+    starting = asyncio.start_server(handle, "localhost", 0)
+    server = asyncio.run_coroutine_threadsafe(starting, loop).result()
     try:
         yield server.sockets[0].getsockname()[1], seen
     finally:

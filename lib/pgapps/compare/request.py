@@ -250,7 +250,7 @@ def _side(text: str, otherwise: str | None, tell: Callable[[str], object] | None
     scripts = [file for file in files if file.suffix == _SQL]
     files = [file for file in files if file.suffix != _SQL]
     if len(files) > 1 or len(scripts) > 1:
-        raise StudyError(f"{text}: a side takes one file of settings, and one *.sql.")
+        raise StudyError("A side takes one file of settings, and one *.sql.")
     address = Address.parse(server)  # before anything is repeated: it may hold a password
     if address.secrets:
         raise StudyError(
