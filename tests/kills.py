@@ -145,9 +145,15 @@ class Place:
         patterns = ("run/[!.]*", "tmp/*", "records/.*/s-*", "**/*.tmp", "**/book/studies/.*")
         ours = [path for pattern in patterns for path in self.base.glob(pattern)]
         theirs = [*self.cache.rglob("pgstudies-????????"), *Path("/tmp").glob("pgstudies-????????")]
-        theirs = [path for path in theirs if path.stat().st_uid == os.geteuid()]
-        ours += [path for path in theirs if not is_locked(path / "owner.lock")]
+        ours += [path for path in theirs if _is_ours(path) and not is_locked(path / "owner.lock")]
         return [str(path) for path in ours]
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether it is this account's; what others make in /tmp may be gone by now."""
+    with suppress(OSError):
+        return path.stat().st_uid == os.geteuid()
+    return False
 
 
 def _block(record: str, block: int) -> bytes | None:
