@@ -92,11 +92,11 @@ def test_the_book_is_built_without_a_warning(
 @pytest.mark.usefixtures("replacing")
 def test_a_study_of_ones_own_has_its_place_in_ones_own_book(tmp_path: Path) -> None:
     """The other pages are copied, so that their records are not replayed again."""
-    own = tmp_path / "mine"
-    shutil.copytree(paths.STUDIES, own / "_build" / "site" / "book" / "studies")
     front = paths.HTML / "index.html"
     if not front.exists():
         skip_but_not_in_ci("the book is not built: make test")
+    own = tmp_path / "mine"
+    shutil.copytree(paths.STUDIES, own / "_build" / "site" / "book" / "studies")
     before = front.stat().st_mtime_ns
     more = {"PGSTUDIES_NOTEBOOKS": str(own), "PGSTUDIES_RECORDS": str(tmp_path / "records")}
     for arguments in (["new-study", "half_full"], ["run", "half_full"], ["book"]):
