@@ -14,7 +14,7 @@ from .errors import ServerError
 from .files import temporary_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
+    from collections.abc import Coroutine, Iterator, Mapping
 
     import psycopg
 
@@ -56,9 +56,12 @@ def without_tls(
                 far_writer.write(_SSL_REQUEST)
                 if await far_reader.readexactly(1) == b"S":
                     await far_writer.start_tls(context, server_hostname=info.host)
-                    await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
+                    await asyncio.gather(pump(reader, far_writer), pump(far_reader, writer))
 
-    with temporary_directory() as directory, _serving(directory / f".s.PGSQL.{_PORT}", relay):
+    with (
+        temporary_directory() as directory,
+        serving(asyncio.start_unix_server(relay, directory / f".s.PGSQL.{_PORT}")),
+    ):
         ours = {"PGHOST": str(directory), "PGPORT": _PORT}
         yield {n: v for n, v in environment.items() if n not in _OF_TLS} | ours
 
@@ -91,7 +94,7 @@ def _context(parts: Mapping[str, str]) -> ssl.SSLContext:
     return context
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Send on what arrives, until it ends."""
     with suppress(OSError):
         while part := await reader.read(_CHUNK_BYTES):
@@ -101,11 +104,8 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @contextmanager
-def _serving(
-    path: Path,
-    handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
-) -> Iterator[None]:
-    """Handle the connections to a Unix socket, in a thread."""
+def serving(starting: Coroutine[Any, Any, asyncio.Server]) -> Iterator[asyncio.Server]:
+    """Run a server of asyncio in a thread; raises ServerError if it cannot be started."""
     loop = asyncio.new_event_loop()
     thread = Thread(target=loop.run_forever, name="tls", daemon=True)
 
@@ -125,10 +125,9 @@ def _serving(
     with ExitStack() as stack:
         thread.start()
         stack.callback(end)
-        starting = asyncio.start_unix_server(handle, path)
         try:
             server = asyncio.run_coroutine_threadsafe(starting, loop).result(_LONGEST_S)
         except OSError as error:
-            raise ServerError(f"There can be no socket at {path}: {error}.") from error
+            raise ServerError(f"No socket can be opened here: {error}.") from error
         stack.callback(lambda: asyncio.run_coroutine_threadsafe(stop(), loop).result(_LONGEST_S))
-        yield
+        yield server

@@ -7,8 +7,8 @@ import ssl
 import struct
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from threading import Thread
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -20,7 +20,7 @@ from pgapps.plans.foresee import foresee
 from pgapps.plans.queries import Query
 from pgapps.plans.source import opened
 from pgservers.errors import ServerError
-from pgservers.tls import _context
+from pgservers.tls import _context, pump, serving, without_tls
 from tests.plans.servers import address_of
 from tests.servers_at_hand import embedded
 
@@ -65,14 +65,7 @@ def by_tls(socket: str, certificate: Path) -> Iterator[tuple[int, list[str]]]:
     """A port that takes TLS alone and leads to a server's socket; the ciphers of its sessions."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, certificate.with_suffix(".key"))
-    loop, seen = asyncio.new_event_loop(), list[str]()
-
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            while part := await reader.read(65536):
-                writer.write(part)
-                await writer.drain()
-        writer.close()
+    seen: list[str] = []
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with closing(writer), suppress(OSError, asyncio.IncompleteReadError):
@@ -85,25 +78,8 @@ def by_tls(socket: str, certificate: Path) -> Iterator[tuple[int, list[str]]]:
             with closing(near[1]):
                 await asyncio.gather(pump(reader, near[1]), pump(near[0], writer))
 
-    async def stop() -> None:
-        server.close()
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0)
-
-    thread = Thread(target=loop.run_forever, daemon=True)
-    thread.start()  # another loop may run in this one, such as Playwright's
-    starting = asyncio.start_server(handle, "localhost", 0)
-    server = asyncio.run_coroutine_threadsafe(starting, loop).result()
-    try:
+    with serving(asyncio.start_server(handle, "localhost", 0)) as server:
         yield server.sockets[0].getsockname()[1], seen
-    finally:
-        asyncio.run_coroutine_threadsafe(stop(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
 
 
 def test_plans_of_a_server_that_is_reached_by_tls_alone(certificate: Path) -> None:
@@ -127,6 +103,22 @@ def test_plans_of_a_server_that_is_reached_by_tls_alone(certificate: Path) -> No
                 opened(f"postgresql://{where}?sslmode=verify-full&sslrootcert=/dev/null"),
             ):
                 pass
+
+
+@pytest.mark.parametrize(("name", "is_reached"), [("localhost", True), ("elsewhere", False)])
+def test_nothing_is_sent_to_a_server_of_another_name(
+    certificate: Path, name: str, is_reached: bool
+) -> None:
+    asked = {"sslmode": "verify-full", "sslrootcert": str(certificate)}
+    with by_tls("/nowhere", certificate) as (port, seen):
+        info = SimpleNamespace(host=name, hostaddr="localhost", port=port)
+        info.get_parameters = lambda: asked
+        session: Any = SimpleNamespace(pgconn=SimpleNamespace(ssl_in_use=True), info=info)
+        with without_tls(session, {"PGUSER": "me", "PGSSLMODE": "verify-full"}) as address:
+            assert address.keys() == {"PGUSER", "PGHOST", "PGPORT"}
+            with pytest.raises(psycopg.OperationalError, match="closed the connection"):
+                psycopg.connect(host=address["PGHOST"], port=address["PGPORT"], user="me")
+        assert bool(seen) == is_reached
 
 
 def test_certificates_are_verified_as_libpq_does(certificate: Path) -> None:

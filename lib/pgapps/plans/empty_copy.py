@@ -26,6 +26,7 @@ from pgservers.programs.installations import client_environment, find_binaries
 from pgservers.servers.cluster.guests import harmless_extensions, open_to_guest
 from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
+from pgservers.sessions import within
 from pgservers.tls import without_tls
 
 from .btrees import ENTRIES, MADE, entry_bytes, grow, height, leaves
@@ -252,7 +253,7 @@ def _executed(
 
     Raises StudyError for a statement that fails.
     """
-    with _connected(server) as connection:
+    with _connected(server) as connection, within(connection, _LONGEST_S, "The SQL to try"):
         before = set(connection.execute(_INDEXES).fetchall())
         _set(connection, "search_path", search_path)
         for statement in script:
@@ -269,7 +270,7 @@ def _sizes_of_made(
 ) -> tuple[dict[str, int], Mapping[str, int], list[str]]:
     """The sizes that new indexes would have (bytes), the entries of btrees, and notes on both."""
     sizes, notes = {}, []
-    with _connected(server) as connection:
+    with _connected(server) as connection, within(connection, _LONGEST_S, "Planning its indexes"):
         for name, method, table, predicate, width, distinct in connection.execute(MADE, [made]):
             if method != "btree":
                 notes.append(f"The index {name} is planned as if it were empty, as a {method} is.")

@@ -106,7 +106,9 @@ def foresee(
     """Plan the queries on the source and on a copy of it, on the server ``to`` with ``settings``.
 
     With settings, or a script of SQL, the copy without them is compared with the copy with them: a
-    script is executed on a copy of its own.  The control is a copy
+    script is executed on a copy of its own.
+
+    The control is a copy
     of the source on its own release, possible from 18 on; a query whose plan it does not reproduce
     is not judged.  With ``top``, only the first so many queries that name a table are planned: the
     others are those of tools, such as this one and pg_dump.
