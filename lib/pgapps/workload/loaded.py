@@ -19,7 +19,8 @@ _LONGEST_S = 6 * 3600.0
 
 _OF_THE_SERVER = """
     SELECT relname FROM pg_class
-    WHERE relnamespace = 'pg_catalog'::regnamespace AND relkind = 'r'
+    WHERE relkind = 'r'
+      AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = 'pg_catalog')
 """
 
 _LOADED = r"""

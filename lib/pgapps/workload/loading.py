@@ -128,7 +128,7 @@ def load(trial: Trial, tables: Tables, *, database: str = "") -> None:
         if tables.schema is not None:
             draws = _load_schema(trial, connection, tables.schema, tables)
         has_tables = connection.execute(
-            "SELECT FROM pg_catalog.pg_class WHERE relname = 'pgbench_accounts'"
+            "SELECT 1 FROM pg_catalog.pg_class WHERE relname = 'pgbench_accounts'"
         ).rowcount
     address = trial.server.environment() | ({"PGDATABASE": database} if database else {})
     if draws:
@@ -382,7 +382,7 @@ class _Loader:
         if name in self._tables.without:
             _pass_over(statement, "it is to be left out")
             return True
-        query = "SELECT FROM pg_catalog.pg_extension WHERE extname = %s"
+        query = "SELECT 1 FROM pg_catalog.pg_extension WHERE extname = %s"
         return self._connection.execute(query, [name]).rowcount > 0
 
     def _make_role(self, name: str) -> bool:
@@ -394,7 +394,7 @@ class _Loader:
         self._made.add(("role", name))
         role, ours = sql.Identifier(name), sql.Identifier(server.role)
         with server.as_superuser() as connection:
-            query = "SELECT FROM pg_catalog.pg_roles WHERE rolname = %s"
+            query = "SELECT 1 FROM pg_catalog.pg_roles WHERE rolname = %s"
             if not connection.execute(query, [name]).rowcount:
                 connection.execute(sql.SQL("CREATE ROLE {} NOLOGIN").format(role))
                 connection.execute(sql.SQL("GRANT {} TO {}").format(role, ours))
