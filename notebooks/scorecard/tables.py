@@ -20,7 +20,7 @@ from pgapps.scorecard.table import (
 )
 from pgservers.shown import environment
 from pgstudies.analysis.claims import origins
-from pgstudies.charts.outcomes import usual_runs
+from pgstudies.charts.outcomes import OUTCOMES, usual_runs
 from pgstudies.charts.tables import column_labels
 
 _TEMPLATES = environment(Path(__file__).parent)
@@ -38,7 +38,7 @@ def score_table(cards: pl.DataFrame) -> HTML:
     """The claims of a ``scorecard``: published, now, and this machine; a group for each study.
 
     A claim's row has the id of ``row_id``, its words link to the place on the study's page, and
-    its title is what would count as holding.
+    its title is what would count as holding.  In the book ``claims.js`` filters and sorts the rows.
     """
     groups = [
         {
@@ -54,7 +54,8 @@ def score_table(cards: pl.DataFrame) -> HTML:
         for (study,), part in cards.group_by("study", maintain_order=True)
     ]
     has_own = any(row["own"] for g in groups for row in g["claims"])
-    return _html("score_table", groups, has_own)
+    ranks = {word: rank for rank, word in enumerate(OUTCOMES)}
+    return _html("score_table", groups, has_own, ranks)
 
 
 def history_table(cards: pl.DataFrame) -> HTML:

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from pgapps.book.citing import citation, cite_page, post_of, with_more_downloads
+from pgapps.book.citing import (
+    citation,
+    cite_page,
+    link_source,
+    post_of,
+    with_more_downloads,
+)
+from pgservers import paths
 from pgservers.files import write_file
 from pgstudies.analysis.claims import origins
 from pgstudies.charts.tables import about
@@ -48,6 +55,35 @@ def test_a_studys_page_cites_its_post_and_its_record(study: str, tmp_path: Path)
     post = post_of(study)
     assert f"{post['author']}, {post['date']}, “{post['title']}”" in body
     assert post.get("url", "") in body  # hash_index has none
+
+
+def sources(page: str, doctree: object = True) -> dict[str, str]:
+    context: dict[str, list[dict[str, list[dict[str, str]]]]] = {"header_buttons": []}
+    link_source(SimpleNamespace(), page, "page.html", context, doctree)  # type: ignore[arg-type]
+    menus = context["header_buttons"]
+    return {link["text"]: link["url"] for menu in menus for link in menu["buttons"]}
+
+
+def test_a_page_that_a_workflow_publishes_links_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_REPOSITORY", "somebody/pgstudies")
+    monkeypatch.setenv("GITHUB_SHA", "5" * 40)
+    links = sources("book/studies/hash_index")
+    for link in (links["Source of this page"], links["Run it on Binder"]):
+        source = link.partition("5" * 40)[2].removeprefix("?urlpath=lab/tree")
+        assert (paths.ROOT / source.lstrip("/")).is_file()
+    prose = sources("book/method")
+    assert prose["Source of this page"].endswith(f"/{'5' * 40}/book/method.md")
+    assert "Run it on Binder" not in prose
+    assert list(sources("genindex", doctree=None)) == ["Repository", "Report a mistake"]
+
+
+@pytest.mark.parametrize("name", ["", "somebody", 'a/b"><script>', "a/b/c"])
+def test_a_page_built_elsewhere_has_no_menu_of_links(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_REPOSITORY", name)
+    monkeypatch.setenv("GITHUB_SHA", "5" * 40)
+    assert sources("book/method") == {}
 
 
 @pytest.mark.parametrize("study", origins())

@@ -365,6 +365,23 @@ def test_links_of_the_scorecard_lead_to_places_that_exist(page: Page, name: str)
         assert not anchor or f'id="{anchor}"' in text, target
 
 
+def test_menus_choose_claims_and_the_address_keeps_the_choice(page: Page) -> None:
+    path = HTML / "book" / "studies" / "scorecard.html"
+    page.goto(path.as_uri())
+    rows = page.locator(".score.claims tr[data-study]:visible")
+    assert rows.count() == all_claims().height
+    page.get_by_label("study").select_option("hash_index")
+    page.get_by_label("order").select_option("verdict")
+    expect(rows).to_have_count(all_claims().filter(study="hash_index").height)
+    page.reload()
+    expect(rows).to_have_count(all_claims().filter(study="hash_index").height)
+    ranks = rows.evaluate_all("rows => rows.map(row => Number(row.dataset.rank))")
+    assert ranks == sorted(ranks)
+    assert page.locator(".score.claims tr.group:visible").count() == 1
+    page.goto(f"{path.as_uri()}?verdict=<b>")
+    expect(rows).to_have_count(all_claims().height)
+
+
 def test_the_forest_plot_shows_one_study_when_it_is_chosen(page: Page) -> None:
     open_page(page, HTML / "book" / "studies" / "scorecard.html")
     chart = page.locator(".vega-chart").first

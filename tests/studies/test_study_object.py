@@ -100,7 +100,9 @@ def test_verdicts_are_shown_and_handed_to_the_run(
     assert unmet["verdict"].to_list() == ["not judged: no twice"]
 
 
-def test_two_runs_are_set_side_by_side(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_runs_are_set_side_by_side(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     other = made_up.swept_record(place / "records" / "swept", "db2", two=2.4, name="other")
     study = replayed(place, monkeypatch)
     for named in ("other", other, pg.read_record(other)):
@@ -108,6 +110,10 @@ def test_two_runs_are_set_side_by_side(place: Path, monkeypatch: pytest.MonkeyPa
         assert (row["ratio"], row["other_ratio"]) == pytest.approx((2.0, 2.4))
         assert row["apart"] == pytest.approx(1.2)
         assert row["outcome"] == "differs"
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    host = next(line for line in lines if line.split()[:1] == ["hostname"])
+    assert host.split()[1:] == ["db1", "db2"]
     with pytest.raises(StudyError, match="nowhere cannot be read"):
         study.compare_with(place / "nowhere")
 

@@ -1,10 +1,11 @@
-"""How a page and its record are cited, and a record's files for download."""
+"""How a page and its record are cited, where its source is, and a record's files for download."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
 import json
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,31 @@ def cite_page(
         post=post,
         record=record.name if record else "",
     )
+
+
+def link_source(
+    _app: Sphinx, page: str, _template: str, context: dict[str, Any], doctree: object
+) -> None:
+    """Add a menu of links to a page that GitHub publishes (a handler of html-page-context).
+
+    The workflow's environment names repository and commit; without it there is no menu.
+    """
+    name, commit = os.environ.get("GITHUB_REPOSITORY", ""), os.environ.get("GITHUB_SHA", "")
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or not re.fullmatch(r"[0-9a-f]{40}", commit):
+        return
+    repository = f"https://github.com/{name}"
+    links = {"Repository": repository, "Report a mistake": f"{repository}/issues/new?title={page}"}
+    if doctree is not None:
+        study = page.removeprefix(_STUDIES)
+        is_study = page.startswith(_STUDIES)
+        source = f"notebooks/{study}/{study}.ipynb" if is_study else f"{page}.md"
+        links["Source of this page"] = f"{repository}/blob/{commit}/{source}"
+        if is_study:
+            open_it = f"{name}/{commit}?urlpath=lab/tree/{source}"
+            links["Run it on Binder"] = f"https://mybinder.org/v2/gh/{open_it}"
+    buttons = [{"type": "link", "text": text, "url": url} for text, url in links.items()]
+    menu = {"type": "group", "icon": "fab fa-github", "tooltip": "Source", "buttons": buttons}
+    context["header_buttons"].append(menu | {"label": "source-buttons"})
 
 
 def record_of(document: Document) -> Path | None:

@@ -23,7 +23,7 @@ from pgstudies.charts.style import MIME
 
 from ..markup import chart_markup
 from ..scorecard.checks import doubtful_machines, read_checks
-from .citing import cite_page
+from .citing import cite_page, link_source
 from .pages import answer_first, close_folds
 
 if TYPE_CHECKING:
@@ -142,12 +142,14 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Register the scripts, the style sheet and the events (Sphinx calls this)."""
     app.add_js_file("charts.js", defer="defer")
     app.add_js_file("sections.js", defer="defer")
+    app.add_js_file("claims.js", defer="defer")
     app.add_css_file("book.css")
     app.connect("env-get-outdated", executed_pages)
     app.connect("builder-inited", require_pages)
     app.connect("source-read", answer_first)
     app.connect("doctree-read", close_folds)
     app.connect("html-page-context", cite_page)
+    app.connect("html-page-context", link_source, priority=502)  # after the theme's own buttons
     app.connect("build-finished", finish)
     # Sphinx reads pages anew after a change of this code.
     code = b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))

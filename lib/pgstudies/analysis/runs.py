@@ -13,7 +13,10 @@ from .pairing import BY
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..records.info import Info
+
 _OF_ONE = ("ratio", "low", "high", "blocks")
+_ALWAYS_OTHER = {"booted_at", "boot_id", "load_average", "cpu_mhz"}
 
 
 def runs_apart(
@@ -61,3 +64,48 @@ def runs_apart(
     )
     others = [f"other_{name}" for name in _OF_ONE]
     return found.select(*keys, *_OF_ONE, *others, "^apart.*$", "p_value", "outcome")
+
+
+def environments_apart(first: Info, other: Info) -> pl.DataFrame:
+    """What differs between the servers, hosts, parameters and packages of two runs.
+
+    Columns: what (as record.json and PostgreSQL name it), here and there (text; null where a run
+    has none).  What no two runs share, such as the load, is left out.
+    """
+    here, there = _facts(first), _facts(other)
+    rows = [(name, here.get(name), there.get(name)) for name in dict.fromkeys([*here, *there])]
+    differ = [row for row in rows if row[1] != row[2]]
+    return pl.DataFrame(
+        differ, schema=dict.fromkeys(["what", "here", "there"], pl.String), orient="row"
+    )
+
+
+def _facts(info: Info) -> dict[str, str]:
+    server = info["server"]
+    settings = server.get("nondefault_settings") or ()
+    found: dict[str, object] = {
+        "server": server.get("version_text"),
+        **{name: server.get(name) for name in ("build", "cflags")},
+        **{str(s["name"]): f"{s['value']}{s['unit'] or ''}" for s in settings},
+        **{name: fact for name, fact in info["host"].items() if name not in _ALWAYS_OTHER},
+        "profile": info.get("profile"),
+        **info["parameters"],
+        "revision": (info.get("git") or {}).get("revision"),
+        **info.get("packages", {}),
+    }
+    return {name: str(fact) for name, fact in found.items() if fact is not None}
+
+
+def environments_in_text(apart: pl.DataFrame) -> str:
+    """``environments_apart`` as a table of at most 80 columns."""
+    if apart.is_empty():
+        return "Both runs have the same environment, parameters and packages."
+    with pl.Config(
+        tbl_formatting="NOTHING",
+        tbl_hide_column_data_types=True,
+        tbl_hide_dataframe_shape=True,
+        tbl_rows=-1,
+        fmt_str_lengths=200,
+        tbl_width_chars=80,
+    ):
+        return str(apart)
