@@ -115,8 +115,7 @@ lab: .venv/lab  ## open JupyterLab on the notebooks
 	@echo "What you save has its outputs in it: make strip takes them out again."
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks
 
-strip: install  ## take outputs out of the notebooks and collapse what pages hide, after JupyterLab has saved them
-	$(BIN)/nbstripout --keep-id notebooks/*/*.ipynb
+strip: .venv/project  ## take outputs out of the notebooks and collapse what pages hide, after JupyterLab has saved them
 	$(BIN)/python -m pgapps.authoring.committed notebooks/*/*.ipynb
 
 bench-peers: install  ## ask pgbench, hyperfine and compare of A=DIRECTORY B=DIRECTORY, TRUTH=same or slower
@@ -160,7 +159,9 @@ constraints:  ## resolve constraints.txt anew, and pin its versions in environme
 	} > "$$tmp/constraints.txt"; \
 	mv "$$tmp/constraints.txt" constraints.txt; \
 	{ sed '/--editable/q' environment.yml; \
-	  sed -n 's/^\([a-zA-Z0-9][^\]*\) \\$$/      - "\1"/p' constraints.txt | LC_ALL=C sort -u; } > "$$tmp/environment.yml"; \
+	  sed -n 's/^\([a-zA-Z0-9][^\]*\) \\$$/      - "\1"/p' constraints.txt | LC_ALL=C sort -u \
+	  | awk '{ line[NR] = $$0; known[$$0] } END { for (n = 1; n <= NR; n++) { plain = line[n]; \
+	      if (!sub(/ ;.*/, "\"", plain) || !(plain in known)) print line[n] } }'; } > "$$tmp/environment.yml"; \
 	mv "$$tmp/environment.yml" environment.yml; \
 	grep -c == constraints.txt | xargs printf '%s packages\n'
 

@@ -44,6 +44,11 @@
       });
       details.append(button);
     }
+    if (JSON.stringify({ ...spec, datasets: 0 }).includes('"bind":"scales"')) {
+      const hint = document.createElement("p");
+      hint.textContent = "Drag the chart to move it, turn the wheel with shift to zoom, double-click to go back.";
+      details.append(hint);
+    }
     return details;
   }
 

@@ -57,7 +57,7 @@ class RunOptions:
         more = json.loads(os.environ.get(_RUN_OPTIONS) or "{}")
         return cls(
             server=os.environ.get("PGSTUDIES_SERVER", ""),
-            replay=os.environ.get("PGSTUDIES_REPLAY", ""),
+            replay=_as_set(os.environ.get("PGSTUDIES_REPLAY", "")),
             fresh=bool(os.environ.get("PGSTUDIES_FRESH")),
             **more,
         )
@@ -81,6 +81,12 @@ class RunOptions:
     def reply(self) -> Replies | None:
         """Where to leave replies; None if nobody waits for them."""
         return Replies(Path(self.replies)) if self.replies else None
+
+
+def _as_set(path: str) -> str:
+    """The path as the shell meant it that set it: a kernel works in its notebook's directory."""
+    there = Path(os.environ.get("PWD", ""), path)
+    return str(there) if path and not Path(path).exists() and there.exists() else path
 
 
 @dataclass(frozen=True)

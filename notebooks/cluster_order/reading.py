@@ -9,7 +9,7 @@ import polars as pl
 
 import pgstudies as pg
 
-from .arms import PATCHED, RESERVE
+from .arms import PATCHED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -385,15 +385,6 @@ def copies_apart(samples: pl.DataFrame, repeat: str) -> tuple[float, float]:
     return apart["select_all"], apart["select_range"]
 
 
-def pages_after_cluster(touched: pl.DataFrame, *, every: int) -> float | None:
-    """The most pages a range lies on where CLUSTER has just run; None where it never did."""
-    pages = touched.filter(
-        pl.col("arm").str.contains("CLUSTER"),
-        pl.col("iteration") % every == 0,
-    )["pages"]
-    return max(pages, default=None)
-
-
 def answers(
     study: pg.Study,
     touched: pl.DataFrame,
@@ -406,13 +397,11 @@ def answers(
     plain = touched.filter(pl.col("arm") == "heap")
     growth: Any = plain["pages"].diff().drop_nulls().min()
     rows_apart, pages_apart = copies_apart(study.samples, str(record.repeat))
-    back = pages_after_cluster(touched, every=used["cluster_every"])
     inserts = counters.filter(pl.col("step") == "insert", pl.col("arm") == "heap")
     held = "shared_buffers" in record.reasons
     reads = None if held else inserts["buffers_read"].max()
     at_end = touched.filter(pl.col("iteration") == used["iterations"])
     pages_of = dict(at_end.select("arm", "pages").iter_rows())
-    heap, patched, reserve = map(pages_of.get, ("heap", PATCHED, RESERVE))
     known = pg.if_known
     return {
         "the range lies on more pages after every iteration": growth > 0,
@@ -420,14 +409,10 @@ def answers(
         < 0.1,
         "both copies of the baseline always hold as many rows": rows_apart == 0,
         "and lie on as many pages, within a twentieth": pages_apart < 0.05,
-        "CLUSTER brings a range back to its first pages": known(
-            operator.le, back, fresh_pages(record.samples) + 2
-        ),
         "an insert step reads more than half a page per row": known(
             operator.gt, reads, used["rows"] / 100
         ),
         "the patch leaves a range on fewer pages than the heap": known(
-            operator.lt, patched, heap
+            operator.lt, pages_of.get(PATCHED), pages_of.get("heap")
         ),
-        "with a reserve, on fewer still": known(operator.lt, reserve, patched),
     }

@@ -400,7 +400,9 @@ def relative_to(numbers: Iterable[int], rounds: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([grown_since(number, rounds) for number in numbers])
 
 
-def grown_since(number: int, rounds: pl.DataFrame) -> pl.DataFrame:
+def grown_since(number: int | None, rounds: pl.DataFrame) -> pl.DataFrame:
+    if number is None:  # none of the post's numbers was measured
+        return grown_since(-1, rounds)
     same = ["block", "round", "what", "metric"]
     # Arms with sessions have none without: theirs is the one of their server.
     same.append("release" if number else "home")

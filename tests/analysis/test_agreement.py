@@ -307,6 +307,11 @@ def test_untested_claims_say_why() -> None:
     assert verdict(met, effects(), not_run=away) == "not judged: out of reach"
     words = replace(SLOWER, published_ratio=None)
     assert verdict(words, effects()) == "not tested: the post gives no figure"
+    words = replace(words, is_side=True)
+    assert verdict(words, effects()) == "holds"
+    assert verdict(words, effects(ratio=1.2, low=0.9, high=1.5)) == "inconclusive"
+    assert verdict(words, effects(ratio=1.0, low=0.999, high=1.001)) == "gone"
+    assert verdict(words, effects(ratio=0.8, low=0.7, high=0.9)) == "reversed"
     zero = effects(verdict="not comparable", ratio=None, **TOO_FEW)
     assert verdict(SLOWER, zero) == "not tested: there is no ratio of these values"
     for other_way in (1.0, 0.9):

@@ -124,7 +124,6 @@ TWICE = f"\n{CLAIM}[[claim]]\n"
         ('direction = "more"\n', "", "claim 'twice' has no direction"),
         ('direction = "more"', "directions = 1", "'directions', which is none of id, name, text"),
         ("published_ratio = 2.0", "published_ratio = -2.0", "published_ratio must be a number > 0"),
-        ("published_ratio = 2.0\n", "", "'twice' has neither published_ratio nor threshold"),
         ("judged_by", "not_tested = 1\njudged_by", "not_tested must be text, and it is a whole"),
         ('id = "twice"', "id = 2", "claim 1, id must be text, and it is a whole number"),
         ("comparison = {", "comparison = 1 # {", "comparison must be a table, and it is a whole"),

@@ -81,7 +81,7 @@ def test_range_starts_follow_from_the_generator_of_the_c_library() -> None:
     [
         ("arm,sorts\na,1\n", "integer", "has the columns arm, sorts, and published.toml"),
         ("arm,pages\na,many\n", "integer", "describes it: could not parse"),
-        ("arm,pages\na,1\n", "count", "columns 2, type must be one of integer, number, text"),
+        ("arm,pages\na,1\n", "count", "table 't': columns 'pages', type must be one of integer"),
         (None, "integer", "describes it: .* No such file"),
     ],
 )

@@ -115,8 +115,7 @@ def test_every_command_explains_itself_within_80_columns(command: str, pgstudies
     shown = pgstudies(command, "--help")
     assert shown.code == 0
     assert max(map(len, shown.out.splitlines())) <= 80
-    if command != "book":
-        assert f"Examples:\n    pgstudies {command}" in shown.out
+    assert f"Examples:\n    pgstudies {command}" in shown.out
 
 
 def test_help_is_shown_without_loading_what_it_does_not_need() -> None:

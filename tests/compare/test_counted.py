@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
 
+from pgapps.compare import counted as counting
 from pgapps.compare.counted import Counted, counted, instructions
 from pgapps.compare.design import Side
 from pgapps.compare.report import write_report
@@ -35,12 +37,34 @@ PLANTED = Unit("one planted thing", (WORK,), settings={"planted.work": "2"})
 IMPOSSIBLE = Unit("one impossible thing", ("SELECT * FROM nothing",))
 
 
+ENDLESS = Unit("one endless thing", ("SELECT pg_catalog.pg_sleep(100000)",))
+
+
 @pytest.fixture(autouse=True)
 def cache(run_base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reason = reason_no_valgrind()
     if reason:
         skip_but_not_in_ci(reason)
     monkeypatch.setenv("PGSTUDIES_CACHE", str(run_base / "counted"))
+
+
+@pytest.mark.timeout(120)
+def test_a_count_that_takes_longer_than_its_time_is_ended() -> None:
+    request = Request(Side("embedded"), Side("embedded"), ("made_up",), instructions=True)
+    found = counted(request, [ENDLESS, PLANTED], seconds=10)
+    assert found.units["reason"].to_list() == ["no time was left, see --minutes"] * 2
+
+
+@pytest.mark.timeout(120)
+def test_an_interruption_ends_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        time.sleep(5)  # both backends run by then, or are not begun
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(counting, "wait", interrupted)
+    request = Request(Side("embedded"), Side("embedded"), ("made_up",), instructions=True)
+    with pytest.raises(KeyboardInterrupt):
+        counted(request, [ENDLESS])
 
 
 def test_planted_work_is_found_to_the_digit_with_its_functions(tmp_path: Path) -> None:

@@ -286,17 +286,19 @@ def test_an_arm_whose_server_cannot_be_had_is_named_and_the_next_is_the_baseline
     arms = [
         Arm("known", not_run="it is not for this machine"),
         Arm("found out", server="/no/such/directory"),
-        Arm("plain"),
+        Arm("plain", since="10"),
         Arm("wide", state="wide"),
+        Arm("of the future", since="99"),
     ]
     record = run(arms=arms)
     table = record.arms
-    assert table["name"].to_list() == ["known", "found out", "plain", "plain (again)", "wide"]
+    assert table["name"].to_list()[:5] == ["known", "found out", "plain", "plain (again)", "wide"]
     assert table.filter("baseline")["name"].to_list() == ["plain"]
     why = table["not_run"].to_list()
     assert why[0] == "it is not for this machine"
     assert "/no/such/directory" in why[1]
-    assert why[2:] == [None] * 3
+    assert why[2:5] == [None] * 3
+    assert why[5] == f"it needs PostgreSQL 99, and this is {record.info['server']['version_text']}"
     assert value(record, "rows") == [ROWS] * 6
 
 

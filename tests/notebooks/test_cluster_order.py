@@ -112,15 +112,6 @@ def test_copies_are_compared_in_the_same_block_and_iteration() -> None:
     assert READING.copies_apart(values(*counts), "heap (again)") == (0, pytest.approx(1 / 40))
 
 
-def test_pages_after_cluster_are_those_of_iterations_that_ran_it() -> None:
-    names = ["heap", *["heap, CLUSTER every 2nd iteration"] * 3]
-    touched = pl.DataFrame(
-        {"arm": names, "iteration": [2, 2, 3, 4], "pages": [90.0, 48.0, 60.0, 49.0]}
-    )
-    assert READING.pages_after_cluster(touched, every=2) == 49
-    assert READING.pages_after_cluster(touched, every=5) is None
-
-
 def test_neighbours_cost_pages_at_the_end_and_what_later_inserts_take() -> None:
     rows = [("heap", "select_range", "pages_touched", 1, i, p) for i, p in ((2, 50.0), (3, 61.04))]
     rows += [("heap", "select_all", "heap_pages", 1, i, p) for i, p in ((2, 10.0), (3, 12.0))]

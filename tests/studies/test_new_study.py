@@ -158,7 +158,7 @@ def test_what_a_study_lacks_is_said_in_a_sentence_each(own: Path) -> None:
     (notebook.parent / "published.csv").write_text("arm,pages\nfillfactor 100,2\n")
     found = "\n".join(problems("half_full"))
     for what in (
-        *("The parameter seed", "no output to compare a rerun with", "`make strip`"),
+        *("The parameter seed", "no output to compare a rerun with", "--strip"),
         *("A line begins with %", "'Nothing' is empty", "no section on its limits"),
         "published.csv is not the file whose sha256",
     ):

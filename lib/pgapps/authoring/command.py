@@ -41,6 +41,10 @@ def check(
         bool,
         typer.Option("--keep", help="Store the last run's output of checked cells first."),
     ] = False,
+    strip: Annotated[
+        bool,
+        typer.Option("--strip", help="Take the outputs of a run out of the notebook first."),
+    ] = False,
 ) -> None:
     """List what is missing in a study, and what `run` and `book` would refuse.
 
@@ -48,16 +52,22 @@ def check(
     with numbers filled in, to be read aloud.
 
     With --keep, first store the output of the last run in the notebook, for cells
-    tagged nbval-check-output: a test compares later runs with it.
+    tagged nbval-check-output: a test compares later runs with it.  With --strip,
+    first take out all other outputs, which JupyterLab has saved.
 
     \b
     Examples:
       pgstudies check btree_deduplication
       pgstudies check btree_deduplication --keep
     """  # noqa: D301
+    from pgstudies.rooms import find_room
+
+    from .committed import main
     from .new_study import keep_checked, problems
     from .spoken import spoken
 
+    if strip:
+        main([str(find_room(study).notebook)])
     if keep:
         keep_checked(study)
     found = list(problems(study))

@@ -99,7 +99,7 @@ def problems(study: str) -> Iterator[str]:
     for name, table in room.read("published.toml").get("tables", {}).items():
         published(study, name)
         digest = hashlib.sha256((room.directory / table["file"]).read_bytes()).hexdigest()
-        if digest != table["sha256"]:
+        if digest != table.get("sha256"):
             yield (
                 f"{table['file']} is not the file whose sha256 published.toml has. If its numbers "
                 f'are right, write sha256 = "{digest}" there.'
@@ -195,7 +195,7 @@ def _of_cells(cells: list[dict[str, Any]]) -> Iterator[str]:
         if is_left and (cell["outputs"] or cell["execution_count"] is not None):
             yield (
                 f"The cell that begins with {source.partition(chr(10))[0]!r} has outputs that "
-                "belong to a run: `make strip` takes them out."
+                "belong to a run: `pgstudies check STUDY --strip` takes them out."
             )
 
 

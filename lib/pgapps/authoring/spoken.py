@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def spoken(study: str) -> Iterator[str]:
     """The headlines and the sentences for today, each after the outcome that it is for.
 
-    Where a claim holds, ours is the published ratio or the threshold; where it is reversed, the
-    inverse; where it is gone, 1, or 1.1 of what was alike.
+    Where a claim holds, ours is the published ratio, the threshold, or for a direction alone 1.25;
+    where it is reversed, the inverse; where it is gone, 1, or 1.1 of what was alike.
     """
     known = all_claims().filter(study=study)
     for outcome in ("holds", "gone", "reversed"):
@@ -31,7 +31,7 @@ def spoken(study: str) -> Iterator[str]:
 
 def _found(row: Mapping[str, Any], outcome: str) -> dict[str, Any]:
     is_alike = row["kind"] == "alike"
-    claimed = 1.0 if is_alike else row["published_ratio"] or row["threshold"]
+    claimed = 1.0 if is_alike else row["published_ratio"] or row["threshold"] or 1.25
     # A post may have measured the other side of 1 than its claim's: it is not the claim that holds.
     if not is_alike and (claimed > 1) != (row["direction"] in UPWARD):
         claimed = 1 / claimed

@@ -18,26 +18,27 @@ from pgservers.errors import NotebookError, StudyError
 from pgservers.files import copy_tree
 from pgservers.paths import HTML, ROOT, SITE
 from pgservers.terminal import say
-from pgstudies.rooms import contents, in_contents, rooms
+from pgstudies.rooms import contents, find_room, in_contents, rooms
 
 from ..execution.run import read_studies
 from ..scorecard.judging import keep
 from .first_page import lead_on
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 
 COMMAND = "from jupyter_book.cli.main import main; main()"
 
 
-def build() -> Path:
-    """Build the book and return its front page; Jupyter Book's output is kept in book.log.
+def build(study: str | None = None) -> Path:
+    """Build the book, or the page of one study alone, and return its front page.
 
     A study that has not been run shows its reference record, and is left out if it has none.
-    Studies that ``_toc.yml`` does not name come last.  Raises StudyError when Jupyter Book is not
-    installed, NotebookError when a page has a mistake.
+    Studies that ``_toc.yml`` does not name come last.  Jupyter Book's output is kept in book.log.
+    Raises StudyError when Jupyter Book is not installed or there is no page, NotebookError when a
+    page has a mistake.
     """
     if importlib.util.find_spec("jupyter_book") is None:
         raise StudyError(
@@ -46,40 +47,60 @@ def build() -> Path:
         )
     if SITE != ROOT:
         _copy_pages()
+    if study is not None:
+        return _build_one(study)
     measured = [*rooms("study", "check", "counts")]
     lacking = [name for name in measured if not _page_of(name).exists()]
-    replayed = [name for name in lacking if _has_reference(name)]
-    counts = [name for name in replayed if name in rooms("counts")]
-    judging = [name for name in replayed if name not in counts]
-    for read in read_studies(dict.fromkeys(judging, paths.REFERENCE_RECORDS)):
-        keep(read)
+    replayed = _replayed(lacking)
     # Summaries show what was run last and the verdicts above, so they are always executed.
     summaries = dict.fromkeys(rooms("summary"))
-    read_studies(dict.fromkeys(counts, paths.REFERENCE_RECORDS) | summaries)
+    read_studies(summaries)
     present = [name for name in measured if name not in lacking or name in replayed]
     present += [name for name in rooms("workload") if _page_of(name).exists()]
     present += summaries
-    toc = HTML.parent / "_toc.yml"
-    toc.parent.mkdir(parents=True, exist_ok=True)
-    toc.write_text(yaml.safe_dump(_toc_of(present), sort_keys=False), encoding="utf-8")
     # Jupyter Book writes into _build/html below the path of its output.
-    arguments = ["build", SITE, "--path-output", HTML.parents[1], "--toc", toc]
+    _jupyter_book(_toc_of(present), HTML.parents[1], "-W", "-n", "--keep-going")
+    front = HTML / "index.html"
+    lead_on(front)
+    return front
+
+
+def _build_one(study: str) -> Path:
+    """Build the page of one study, whose links to other pages lead nowhere; returns its path."""
+    page = f"book/studies/{find_room(study).name}"
+    if not _page_of(study).exists() and not _replayed([study]):
+        raise StudyError(f"{study} has no page yet: `pgstudies run {study}` makes it.")
+    output = HTML.parent / "page"
+    _jupyter_book({"format": "jb-book", "root": page}, output)
+    return output / "_build" / "html" / f"{page}.html"
+
+
+def _replayed(lacking: Sequence[str]) -> list[str]:
+    """The studies of these that have a reference record, which their pages then show."""
+    replayed = [name for name in lacking if _has_reference(name)]
+    for read in read_studies(dict.fromkeys(replayed, paths.REFERENCE_RECORDS)):
+        keep(read)
+    return replayed
+
+
+def _jupyter_book(toc: Mapping[str, Any], output: Path, *options: str) -> None:
+    """Have Jupyter Book write the pages of ``toc`` to _build/html below ``output``."""
+    file, log = HTML.parent / "_toc.yml", HTML.parent / "book.log"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(yaml.safe_dump(dict(toc), sort_keys=False), encoding="utf-8")
+    arguments = ["build", SITE, "--path-output", output, "--toc", file, *options, "-q"]
     done = subprocess.run(
-        [sys.executable, "-c", COMMAND, *map(str, arguments), "-W", "-n", "--keep-going", "-q"],
+        [sys.executable, "-c", COMMAND, *map(str, arguments)],
         cwd=SITE,
         env=os.environ | {"PYTHONUTF8": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
-    output = unstyle(done.stdout + done.stderr)
-    log = HTML.parent / "book.log"
-    log.write_text(output, encoding="utf-8")
+    said = unstyle(done.stdout + done.stderr)
+    log.write_text(said, encoding="utf-8")
     if done.returncode != 0:
-        raise NotebookError(f"The book was not built: {_first_complaint(output)} ({log} has more).")
-    front = HTML / "index.html"
-    lead_on(front)
-    return front
+        raise NotebookError(f"The book was not built: {_first_complaint(said)} ({log} has more).")
 
 
 def _copy_pages() -> None:

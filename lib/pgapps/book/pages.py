@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from ..execution.executed import Document
 
 
-TOP = ("answer", "finding")  # tags of the cells below a page's title, in this order
+TOP = ("answer", "finding")  # tags of the cells below a page's title
+TABLE = "<!-- table -->"  # what divides an answer: its findings stand before its table
 
 FOLDED = {
     "parameters": "remove-cell",  # a table of them, with what they mean, follows
@@ -66,8 +67,27 @@ def page_of(document: Document) -> Document:
     """An executed notebook as its page shows it."""
     together = _with_code_together([_folded(cell) for cell in document["cells"]])
     cells = _linked([part for cell in together for part in _one_output_each(cell)])
-    top = [cell for tag in TOP for cell in cells if tag in _tags(cell)]
+    answers = [_divided(cell) for cell in cells if "answer" in _tags(cell)]
+    top = [part for parts in answers for part in parts[:1]]
+    top += [cell for cell in cells if "finding" in _tags(cell)]
+    top += [part for parts in answers for part in parts[1:]]
     return document | {"cells": [*cells[:1], *top, *_with_rests_folded(cells[1:])]}
+
+
+def _divided(cell: dict[str, Any]) -> list[dict[str, Any]]:
+    """The cell, in two where the table of its answer begins, if it has sentences before it."""
+    shown = [output.get("data", {}).get("text/html", "") for output in cell.get("outputs", [])]
+    html = "".join(map("".join, shown))
+    sentences, _, rest = html.partition(TABLE)
+    if not (sentences.strip() and rest):
+        return [cell]
+    first = cell["outputs"][0]
+    return [
+        cell
+        | {"id": f"{cell.get('id', '')[:50]}-{number}"}
+        | {"outputs": [first | {"data": {"text/html": part}}]}
+        for number, part in enumerate((sentences, rest))
+    ]
 
 
 def _folded(cell: dict[str, Any]) -> dict[str, Any]:
@@ -304,8 +324,8 @@ def with_whose_charts(document: Document) -> Document:
             return document
         where = "this page's record alone"
     text = (
-        f"*Now*, in the table above and the chart of its claims, and what it means today, are of "
-        f"the reference records. All other charts and tables from here on are of {where}."
+        f"*Now*, in the chart and the table of its claims and in what they mean today, is of the "
+        f"reference records. All other charts and tables of this page are of {where}."
     )
     return document | {"cells": [*cells[: answer + 1], _text(text), *cells[answer + 1 :]]}
 

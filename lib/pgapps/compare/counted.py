@@ -54,6 +54,8 @@ _RAN: dict[str, pl.DataType] = {
 _MOST_UNITS, _MOST_FUNCTIONS = 12, 5
 """The number of units that are listed, those that changed most, and of functions of each."""
 
+_NO_TIME = "no time was left, see --minutes"
+
 _WORTH_NAMING, _SHARE = 0.005, 0.2
 """A function is listed if it changed by this part of the unit's count, or of the unit's change."""
 
@@ -86,7 +88,7 @@ def counted(
     With a case only units that have it in their names are counted; with arms only units of these
     arms, or of no arm.  Units of compared steps come first.  Both sides are counted at once, as a
     count does not depend on other load.  A unit that cannot be counted has a reason.  After
-    ``seconds`` no further unit is begun.
+    ``seconds`` counting ends, also within a unit.
     """
     if wanted is None:
         asked = [
@@ -106,6 +108,7 @@ def counted(
         Progress("counting", total=total) as progress,
         ExitStack() as stack,
         ThreadPoolExecutor(len(sides)) as pool,
+        ExitStack() as stopping,  # before the pool's end, which waits for its threads
     ):
         counters: dict[str, Counter] = {}
         end = time.monotonic() + seconds
@@ -113,20 +116,25 @@ def counted(
             row: dict[str, Any] = {"study": unit.study, "unit": unit.name}
             row |= {"arm": unit.arm, "steps": list(unit.steps)}
             rows.append(row)
-            if len(rows) > 1 and time.monotonic() > end:
-                row["reason"] = "no time was left, see --minutes"
+            if time.monotonic() > end:
+                row["reason"] = _NO_TIME
                 continue
             try:
                 for name, side in sides.items():
                     if name not in counters:
                         made = Counter(side.server, show=progress.show, advance=progress.advance)
                         counters[name] = stack.enter_context(made)
+                        stopping.callback(made.stop)
                 begun = {}
                 for name, side in sides.items():
                     on_side = replace(unit, settings=merged(unit.settings, side.settings))
                     on_side = replace(on_side, prepare=(*_own(side), *unit.prepare))
                     begun[name] = pool.submit(counters[name].count, on_side, twice=False)
-                wait(begun.values())
+                left_s = None if math.isinf(seconds) else max(0.0, end - time.monotonic())
+                if wait(begun.values(), timeout=left_s).not_done:
+                    stopping.close()
+                    row["reason"] = _NO_TIME
+                    continue
                 found = []
                 for name, count in begun.items():
                     found.append(count.result())

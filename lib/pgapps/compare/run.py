@@ -271,7 +271,11 @@ def _counts(
 
 
 def counts_of(request: Request, seconds: float = math.inf) -> Counted:
-    """The instructions of the units of the request's studies or workload, as ``counted``."""
+    """The instructions of the units of the request's studies or workload, as ``counted``.
+
+    Loading a workload is part of ``seconds``.
+    """
+    begun = time.monotonic()
     wanted = [
         unit
         for study in request.studies
@@ -279,7 +283,7 @@ def counts_of(request: Request, seconds: float = math.inf) -> Counted:
         for unit in statement_units(study, request.baseline.server, request.parameters)
         if (request.case or "") in unit.name
     ]
-    return counted(request, wanted or None, seconds=seconds)
+    return counted(request, wanted or None, seconds=seconds - (time.monotonic() - begun))
 
 
 def _is_worth_counting(request: Request) -> bool:

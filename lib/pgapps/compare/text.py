@@ -191,7 +191,8 @@ def _who(result: Result, command: str) -> list[str]:
         "Loaded:": _loaded(result),
         "Command:": command,
     }
-    known = [f"{name:11}{value}" for name, value in rows.items() if value]
+    # A long path stays in the line of its name.
+    known = [f"{name:\xa0<11}{value}" for name, value in rows.items() if value]
     return [line for row in known for line in wrapped(row, 11)]
 
 

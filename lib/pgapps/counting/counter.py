@@ -80,6 +80,7 @@ class Counter:
         self._advance = advance
         self._server: ManagedServer | None = None
         self._is_unprivileged = False
+        self._is_stopped = False
 
     def __enter__(self) -> Self:
         return self
@@ -92,6 +93,12 @@ class Counter:
     def version_text(self) -> str:
         """The server's version, such as PostgreSQL 18.6."""
         return self._binaries.version_text
+
+    def stop(self) -> None:
+        """End the count that another thread waits for, with CannotRun there."""
+        self._is_stopped = True
+        if self._server is not None:
+            self._server.end_alone()
 
     def count(self, unit: Unit, *, twice: bool = True, fresh: bool = False) -> pl.DataFrame:
         """The instructions of one unit; the table of ``counted``.
@@ -118,6 +125,8 @@ class Counter:
         server = self._serving(unit, settings)
 
         def run(size: int) -> pl.DataFrame:
+            if self._is_stopped:
+                raise CannotRun("the counting was stopped")
             self._show(f"counting {unit.name}, {size} at once")
             sized = settings | {"pgstudies.n": str(size)}
             found = count(server, _state(unit, settings), unit, sized)

@@ -86,7 +86,7 @@ def judged_together(study: str, tables: Sequence[pl.DataFrame]) -> list[dict[str
     p_family is among all such claims of ``FAMILY``.  With fewer, the row is that of the first.
     """
     by_claim = [{row["claim"]: row for row in table.iter_rows(named=True)} for table in tables]
-    thresholds = {rule["id"]: rule.get("threshold") for rule in rules(study)}
+    by_id = {rule["id"]: rule for rule in rules(study)}
     rows: list[dict[str, Any]] = []
     family: list[tuple[dict[str, Any], list[float | None]]] = []
     for claim, first in by_claim[0].items():
@@ -103,9 +103,8 @@ def judged_together(study: str, tables: Sequence[pl.DataFrame]) -> list[dict[str
         row |= _estimated(found, "ratio", "low", "high")
         if all(run["aa"] for run in found):
             row |= _estimated(found, "aa", "aa_low", "aa_high")
-        threshold = thresholds.get(claim)
-        claimed = 1.0 if row["kind"] == "alike" else threshold or row["published_ratio"]
-        row["verdict"] = gated(claimed, row, is_threshold=threshold is not None)
+        rule = by_id[claim]
+        row["verdict"] = gated(rule["direction"], rule.get("threshold"), row)
         if row["kind"] in FAMILY and not row["verdict"].startswith(NOT_JUDGED):
             family.append((row, [math.log(run["ratio"]) if run else None for run in same]))
     p_values = flipped([log_ratios for _, log_ratios in family]).p_value.tolist()

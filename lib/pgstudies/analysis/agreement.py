@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import polars as pl
+import polars.selectors as cs
 
 from pgservers.errors import StudyError
 
@@ -64,13 +65,15 @@ class Claim:
         text: The claim in our words, as one sentence.
         source: Where the post says so, or which of its numbers the ratio is made of.
         direction: What the candidate is, compared with the baseline.
-        published_ratio: candidate / baseline as published; None where the post gives no figure.
+        published_ratio: candidate / baseline as published; None where the post gives no figure at
+            the size of the run.
         judged_by: The metric; a run without ``cpu_s`` is judged by ``duration_s`` in its place.
         comparison: The row of the effects: column names and the values they must have.
         kind: How it is judged. ``direction``: by which way, and how far, the ratio is off 1.
             ``threshold``: by where the interval lies to ``threshold``. ``alike``: by the margin.
             ``count``: as one of the first two, by a count that the same work repeats exactly.
         threshold: The ratio that the claim names, or None.
+        is_side: Whether it names a direction alone, and the post has no figure at any size.
         not_tested: Why this reproduction does not test the claim, or None.
         requires: What the server must give; see ``measuring.requirements``.
         size: The smallest size of a run that tests it; None: every size does.
@@ -88,6 +91,7 @@ class Claim:
     comparison: Mapping[str, object] = field(default_factory=dict)
     kind: Kind = "direction"
     threshold: float | None = None
+    is_side: bool = False
     not_tested: str | None = None
     requires: tuple[str, ...] = ()
     size: str | None = None
@@ -103,6 +107,7 @@ def agreement(
     margin: float,
     *,
     is_threshold: bool = False,
+    is_side: bool = False,
     published: float | None = None,
 ) -> Agreement:
     """Compare a claimed ratio with ours and its interval, on the log scale.
@@ -118,6 +123,7 @@ def agreement(
     - *gone*: the interval lies inside the margin, and the claimed ratio does not.
     - *holds*: the estimate is past 1 and the margin on the claimed side, and the whole interval is
       at least half the claimed effect (its square root), or past a ratio that ``is_threshold``.
+      Of a claim that ``is_side`` the interval need only exclude 1.
     - *holds, much stronger*: also, the whole interval is more than twice the published effect.
     - *holds, perhaps weaker*: the estimate is at least half the claimed effect, the interval past 1
       but not past half.
@@ -143,11 +149,13 @@ def agreement(
     if wanted == 0:
         is_outside = near > edge or far < -edge
         return "holds" if is_alike else "gone" if is_outside else "inconclusive"
-    if is_other_way or (is_alike and wanted > edge):
+    if is_other_way or (is_alike and (is_side or wanted > edge)):
         return "reversed" if is_other_way else "gone"
     is_straddling = is_threshold and near < wanted <= far
     if is_straddling or not is_same_way:
         return "inconclusive"
+    if is_side:
+        return "holds"
     is_enough = near >= (wanted if is_threshold else wanted / 2)
     is_small = is_threshold or ours < wanted / 2
     most = 2 * sign * _log(published or (1 if is_threshold else claimed))
@@ -343,9 +351,16 @@ def _found(claim: Claim, effects: pl.DataFrame, not_run: Mapping[str, str]) -> d
         reason = next((not_run[name] for name in wanted if name in not_run), none)
         return row | {"verdict": f"{NOT_TESTED}: {reason}"}
     if by_metric[metric].height > 1:
+        many = by_metric[metric]
+        differ = {
+            name: many[name].unique(maintain_order=True).to_list()
+            for name in many.select(cs.string() | cs.integer()).columns
+            if name not in {*_OF_EFFECT, "verdict"} and many[name].n_unique() > 1
+        }
+        named = "; ".join(f"{name} is {' or '.join(map(repr, v))}" for name, v in differ.items())
         raise StudyError(
-            f"The claim '{claim.id}' fits {by_metric[metric].height} comparisons; "
-            f"name more columns in its comparison."
+            f"The claim '{claim.id}' fits {many.height} comparisons ({named}): its comparison must "
+            f"say which."
         )
     effect = by_metric[metric].row(0, named=True)
     beside = by_metric.get(_OTHER.get(metric))
@@ -366,7 +381,7 @@ def _verdict(claim: Claim, row: Mapping[str, Any], unmet: str | None) -> dict[st
     reason = None
     if row["effect"] == "not comparable":
         reason = f"{NOT_TESTED}: there is no ratio of these values"
-    elif claim.kind != "alike" and claim.threshold is None:
+    elif claim.kind != "alike" and claim.threshold is None and not claim.is_side:
         if published is None:
             reason = f"{NOT_TESTED}: the post gives no figure"
         elif (published > 1) != (claim.direction in UPWARD) or published == 1:
@@ -375,17 +390,22 @@ def _verdict(claim: Claim, row: Mapping[str, Any], unmet: str | None) -> dict[st
         reason = f"{NOT_JUDGED}: {unmet}"
     if reason is None and row["effect"] == "not valid":
         reason = f"{NOT_JUDGED}: {COPIES_DIFFER} in this step"
-    claimed = 1.0 if claim.kind == "alike" else claim.threshold or published or 1.0
-    return {"verdict": reason or gated(claimed, row, is_threshold=claim.threshold is not None)}
+    return {"verdict": reason or gated(claim.direction, claim.threshold, row)}
 
 
-def gated(claimed: float, row: Mapping[str, Any], *, is_threshold: bool = False) -> str:
+def gated(direction: str, threshold: float | None, row: Mapping[str, Any]) -> str:
     """``agreement`` on a row of effects; not judged if it depends on how far copies differ."""
     apart = _copies_apart(row)
+    published = row.get("published_ratio")
+    how: Any = {"is_threshold": threshold is not None, "published": published}
+    how["is_side"] = threshold is None and published is None
+    # Of a direction alone any ratio on its side is as good.
+    claimed = threshold or published or (2.0 if direction in UPWARD else 0.5)
+    if direction == "alike":
+        claimed = 1.0
 
     def moved(factor: float) -> str:
         ratio, low, high = (row[n] and factor * row[n] for n in ("ratio", "low", "high"))
-        how: Any = {"is_threshold": is_threshold, "published": row.get("published_ratio")}
         return agreement(claimed, ratio, low, high, row["margin"], **how)
 
     verdict = moved(1)

@@ -98,9 +98,6 @@ class Entry(
             "is alike in its kind or its direction, but not in both": (
                 (kind == "alike") == (self.direction == "alike")
             ),
-            "has neither published_ratio nor threshold": (
-                kind == "alike" or self.published_ratio is not None or threshold is not None
-            ),
             "names the metric in its comparison, which is the key judged_by": (
                 "metric" not in self.comparison
             ),
@@ -126,6 +123,11 @@ class Entry(
     def above(self) -> bool | None:
         """Whether the ratio is above 1 where the claim holds; None where it may be either."""
         return None if self.direction == "alike" else self.direction in UPWARD
+
+    @property
+    def is_side(self) -> bool:
+        """Whether it claims a direction, and no figure."""
+        return self.kind != "alike" and self.published_ratio is None and self.threshold is None
 
     def needs(self, name: str) -> bool:
         """Whether the claim requires this, or compares by it."""
@@ -219,6 +221,7 @@ def claims(
             _comparison(entry, places),
             kind=entry.kind,
             threshold=entry.threshold,
+            is_side=entry.is_side,
             not_tested=why or entry.not_tested,
             requires=tuple(entry.requires),
             size=entry.size,

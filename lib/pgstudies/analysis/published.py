@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import polars as pl
 
@@ -34,7 +34,7 @@ class Table(TypedDict):
 class Source(TypedDict, total=False):
     """The keys of a ``published.toml``."""
 
-    tables: dict[str, Table]
+    tables: dict[str, Any]
 
 
 def published(study: str, table: str | None = None) -> pl.DataFrame:
@@ -45,14 +45,15 @@ def published(study: str, table: str | None = None) -> pl.DataFrame:
     as it is described.
     """
     room = find_room(study)
-    file = "published.toml"
-    tables = checked(room.read(file), Source, str(room.directory / file)).get("tables", {})
+    file = str(room.directory / "published.toml")
+    tables = checked(room.read("published.toml"), Source, file).get("tables", {})
     if not tables:
         raise StudyError(f"There are no published numbers of {study}.")
     name = table or next(iter(tables))
     if name not in tables:
         raise StudyError(f"No published table {name!r} of {study}; there are: {', '.join(tables)}.")
-    return _table(room.directory / tables[name]["file"], tables[name]["columns"])
+    found = checked(tables[name], Table, f"{file}, table {name!r}")
+    return _table(room.directory / found["file"], found["columns"])
 
 
 def _table(file: Path, columns: list[Column]) -> pl.DataFrame:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from ..records.reading import Record
     from ..records.verdicts import Reference
 
-LETTERS, FAR = 36, 1.5
+LETTERS, FAR, OPEN = 36, 1.5, 6
 """Longer names of claims are broken into lines, which fit on a phone; a verdict says by how much
-the whole interval is off the published ratio, if so many times."""
+the whole interval is off the published ratio, if so many times; further rows are folded."""
 
 
 def verdict_strip(judged: pl.DataFrame, record: Record, reference: Reference | None = None) -> HTML:
@@ -71,6 +71,7 @@ def verdict_strip(judged: pl.DataFrame, record: Record, reference: Reference | N
         size=told.get("profile"),
         own_size=record.info.get("profile"),
         far=FAR,
+        open=OPEN,
         here=here,
         run=whose,
         there=there,
@@ -132,8 +133,8 @@ def today(study: str, judged: pl.DataFrame, reference: Reference | None, info: A
     """The study's answer in a few sentences, by the verdicts that ``verdict_strip`` calls *now*."""
     info = reference.info if reference else info
     server = version_number(info["server"].get("version_text")) if info else None
-    sentences = meanings(study, _now(judged, reference), server)["sentence"].to_list()
-    text = TEMPLATES.get_template("today.html").render(sentences=sentences)
+    sentences = meanings(study, _now(judged, reference))["sentence"].to_list()
+    text = TEMPLATES.get_template("today.html").render(sentences=sentences, server=server)
     return HTML(text)  # type: ignore[no-untyped-call]
 
 

@@ -22,6 +22,7 @@ class Arm:
         settings: Server settings that differ from the study's.
         options: Values that the study's own procedure looks up.
         server: The server it runs on, in the words of ``serve``; None is the study's own.
+        since: The first release that it can run on, such as "18".
         copy_of: The arm this one is a second copy of (the A/A pair).
         not_run: Why it cannot run here, known beforehand.
         memory_bytes: What it takes beside shared buffers, for all arms are up at once.
@@ -38,6 +39,7 @@ class Arm:
     settings: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     server: str | None = None
+    since: str | None = None
     copy_of: str | None = None
     not_run: str | None = None
     memory_bytes: int = 0

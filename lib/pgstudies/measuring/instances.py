@@ -18,6 +18,7 @@ import psutil
 from pgservers.errors import CannotRun, SpaceError, StudyError
 from pgservers.files import size_text
 from pgservers.paths import run_dir
+from pgservers.programs.versions import parse_version
 from pgservers.servers.managed import ManagedServer
 from pgservers.servers.snapshots import size_bytes
 
@@ -253,12 +254,17 @@ class Instances:
 
 
 def lacking(arms: Sequence[Arm], roots: Mapping[str | None, Server]) -> dict[str, str]:
-    """Install the arms' extensions on their servers; why arms cannot have theirs, by arm."""
+    """Install the arms' extensions on their servers; why arms cannot run there, by arm."""
     reasons = {}
     for arm in arms:
-        if arm.extension and not arm.not_run and arm.server in roots:
+        server = roots.get(arm.server)
+        if server is None or arm.not_run:
+            continue
+        if arm.since and server.version < parse_version(arm.since):
+            reasons[arm.name] = f"it needs PostgreSQL {arm.since}, and this is {server.version_text}"
+        elif arm.extension:
             try:
-                roots[arm.server].provide(arm.extension)
+                server.provide(arm.extension)
             except CannotRun as reason:
                 reasons[arm.name] = str(reason)
     return reasons

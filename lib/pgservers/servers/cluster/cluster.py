@@ -68,6 +68,7 @@ class Cluster(ServerBase):
         self._more: dict[str, str] = {}
         self._postmaster: Postmaster | None = None
         self._last: Postmaster | None = None
+        self._alone: subprocess.Popen[bytes] | None = None
         self._account = server_account()
         self._instance = Instance(self._account, spec, _access(binaries))
         atexit.register(self.close)
@@ -280,6 +281,7 @@ class Cluster(ServerBase):
             except OSError as error:
                 raise ServerError(f"postgres --single cannot be run: {error.strerror}.") from error
             with process:
+                self._alone = process
                 try:
                     self._instance.started(process.pid)
                     # Without a time limit it would read, and polars has reads go on after Ctrl-C.
@@ -287,7 +289,14 @@ class Cluster(ServerBase):
                 except BaseException:
                     _end(process)
                     raise
+                finally:
+                    self._alone = None
         return process.returncode, output.decode("utf-8", "replace")
+
+    def end_alone(self) -> None:
+        """End the single-user backend that another thread runs, if there is one."""
+        if (process := self._alone) is not None:
+            process.terminate()
 
     def crash(self) -> str | None:
         """The line of the log on the first process that died of a signal, and its statement."""
