@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pgapps.workload.loading import Tables, lacking
+from pgapps.workload.loaded import vacuum
+from pgapps.workload.loading import Tables, lacking, load
 from pgapps.workload.schema import contents
 from pgapps.workload.scripts import read_workload
 from pgservers.errors import StudyError
+from pgservers.servers.serve import serve
 from pgservers.terminal import notice_once
+from pgstudies.measuring.arms import Arm
+from pgstudies.measuring.trial import Trial
 from tests.servers_at_hand import require
 
 if TYPE_CHECKING:
@@ -120,6 +124,21 @@ def test_an_extension_is_left_out_with_what_needs_it(
     schema.write_text("CREATE TABLE gone (c nowhere_type);\n")
     with pytest.raises(StudyError, match='type "nowhere_type" does not exist'):
         loaded(Tables(schema)).__enter__()
+
+
+def test_a_workload_is_loaded_into_the_oldest_release(shop: Path) -> None:
+    require("9.3")
+    (shop / "schema.sql").write_text(
+        "CREATE EXTENSION IF NOT EXISTS plpgsql;\nCREATE ROLE clerk;\n"
+        "CREATE TABLE t (i int);\nALTER TABLE t OWNER TO clerk;\n"
+        "INSERT INTO t SELECT generate_series(1, 3);\n"
+    )
+    with serve("9.3", settings={"fsync": "off"}, unprivileged=True) as server:
+        server.restore("empty", lambda: None)
+        with Trial(server, Arm("plain"), block=1) as trial:
+            load(trial, Tables(read_workload(shop).schema))
+            vacuum(trial)
+            assert trial.value("SELECT count(*) FROM t") == 3
 
 
 def test_an_extension_that_one_side_lacks_is_named_with_that_side(shop: Path) -> None:
