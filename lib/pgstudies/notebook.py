@@ -16,7 +16,7 @@ from .analysis.claims import claims
 from .analysis.effects import paired_effects
 from .analysis.pairing import BY, TIMES, block_values, round_values
 from .analysis.published import published
-from .analysis.runs import environments_apart, environments_in_text, runs_apart
+from .analysis.runs import environments_apart, runs_apart
 from .analysis.tables import claim_table, verdict_table
 from .charts.claims import claims_chart, today, verdict_strip
 from .charts.tables import about, began, style_jupyterlab
@@ -274,7 +274,7 @@ class Study:
     ) -> pl.DataFrame:
         """The effects of this run and another, and what differs: see ``pg.runs_apart``.
 
-        Prints how their servers, hosts, parameters and packages differ, which may be the reason.
+        Prints how their servers, hosts, settings and parameters differ, which may be the reason.
 
         ``other`` is a record, its directory, or its name in ``records()``.  What all blocks of a
         run have in common is not in its intervals, so runs can differ by that alone.
@@ -286,7 +286,7 @@ class Study:
             _effects(run, run.measured.filter(pl.col("metric").is_in(metrics)), baseline, by)
             for run in (self.record, other)
         )
-        print(environments_in_text(environments_apart(self.record.info, other.info)))
+        print(environments_apart(self.record, other))
         return runs_apart(here, there, by=by)
 
 

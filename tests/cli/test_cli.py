@@ -366,7 +366,7 @@ def test_each_kind_of_error_has_its_exit_code(
     pgstudies: Command,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail() -> Path:
+    def fail(_: str | None) -> Path:
         raise error
 
     monkeypatch.setattr("pgapps.book.build.build", fail)

@@ -28,8 +28,9 @@ def test_a_notebook_is_stripped_collapsed_as_its_page_and_short(notebook: Path) 
 
 def test_collapsing_follows_the_tags_and_keeps_the_rest(tmp_path: Path) -> None:
     def cell(*tags: str, **metadata: object) -> dict[str, object]:
-        about = {"metadata": {**metadata, "tags": [*tags]}, "outputs": [], "execution_count": None}
-        return {"cell_type": "code", "source": "1"} | about
+        found: dict[str, object] = {"cell_type": "code", "source": "1"}
+        about: dict[str, object] = {"metadata": {**metadata, "tags": [*tags]}}
+        return found | about | {"outputs": [], "execution_count": None}
 
     hidden = {"jupyter": {"source_hidden": True}}
     notebook = tmp_path / "a.ipynb"
@@ -51,7 +52,8 @@ def test_stripping_takes_out_what_a_run_left_and_nothing_else(tmp_path: Path) ->
         document["metadata"]["papermill"] = {"duration": 1}
         for cell in document["cells"]:
             cell["metadata"]["scrolled"] = True
-            if cell["cell_type"] == "code" and "keep_output" not in cell["metadata"].get("tags", ()):
+            tags = cell["metadata"].get("tags", ())
+            if cell["cell_type"] == "code" and "keep_output" not in tags:
                 output = {"output_type": "stream", "name": "stdout", "text": ["1"]}
                 cell |= {"outputs": [output], "execution_count": 7}
         saved = tmp_path / notebook.name

@@ -15,7 +15,7 @@ ROOMS = sorted(
     ".".join(path.parent.relative_to(LIB).parts) for path in LIB.glob("pg*/*/**/__init__.py")
 )
 PAGES = [*ROOT.glob("notebooks/*/*.ipynb"), *ROOT.glob("book/*.md"), *ROOT.glob("notebooks/*/*.py")]
-MOST_LINES = 8_800
+MOST_LINES = 8_860
 """Of the library that notebooks share, docstrings included."""
 
 

@@ -112,7 +112,7 @@ def test_two_runs_are_set_side_by_side(
         assert row["outcome"] == "differs"
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
-    host = next(line for line in lines if line.split()[:1] == ["hostname"])
+    host = next(line for line in lines if line.split()[:1] == ["host"])
     assert host.split()[1:] == ["db1", "db2"]
     with pytest.raises(StudyError, match="nowhere cannot be read"):
         study.compare_with(place / "nowhere")

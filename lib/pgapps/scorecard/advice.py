@@ -16,7 +16,7 @@ from pgstudies.analysis.agreement import MEASURES, ratio_text
 from pgstudies.analysis.claims import all_claims, meanings, origins, rules
 from pgstudies.charts.outcomes import runs_text
 from pgstudies.records.counts import counted_records, fullest_counts, open_case, units_counted
-from pgstudies.records.reading import builds_note, fullest, version_number, where_of
+from pgstudies.records.reading import builds_note, fullest, where_of
 from pgstudies.records.verdicts import reference_verdicts
 from pgstudies.rooms import rooms
 
@@ -62,7 +62,7 @@ def advice() -> pl.DataFrame:
         builds = pl.when(is_change).then(pl.lit(builds_note(info), pl.String()))
         names = all_claims().filter(study=study).select("claim", "name")
         found.append(
-            meanings(study, judged, version_number(info["server"]["version_text"]))
+            meanings(study, judged)
             .join(judged, on="claim", maintain_order="left")
             .join(names, on="claim", maintain_order="left")
             .with_columns(where=pl.concat_str(where, builds, separator="; ", ignore_nulls=True))

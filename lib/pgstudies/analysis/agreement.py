@@ -154,11 +154,9 @@ def agreement(
     is_straddling = is_threshold and near < wanted <= far
     if is_straddling or not is_same_way:
         return "inconclusive"
-    if is_side:
-        return "holds"
-    is_enough = near >= (wanted if is_threshold else wanted / 2)
+    is_enough = is_side or near >= (wanted if is_threshold else wanted / 2)
     is_small = is_threshold or ours < wanted / 2
-    most = 2 * sign * _log(published or (1 if is_threshold else claimed))
+    most = 2 * sign * _log(published or (1 if is_threshold or is_side else claimed))
     if is_enough:
         return MUCH_STRONGER if 0 < most < near else "holds"
     return "holds, weaker" if is_small else "holds, perhaps weaker"
@@ -351,16 +349,11 @@ def _found(claim: Claim, effects: pl.DataFrame, not_run: Mapping[str, str]) -> d
         reason = next((not_run[name] for name in wanted if name in not_run), none)
         return row | {"verdict": f"{NOT_TESTED}: {reason}"}
     if by_metric[metric].height > 1:
-        many = by_metric[metric]
-        differ = {
-            name: many[name].unique(maintain_order=True).to_list()
-            for name in many.select(cs.string() | cs.integer()).columns
-            if name not in {*_OF_EFFECT, "verdict"} and many[name].n_unique() > 1
-        }
-        named = "; ".join(f"{name} is {' or '.join(map(repr, v))}" for name, v in differ.items())
+        many = by_metric[metric].select(cs.string() - cs.by_name("verdict"))
+        differ = ", ".join(name for name in many.columns if many[name].n_unique() > 1)
         raise StudyError(
-            f"The claim '{claim.id}' fits {many.height} comparisons ({named}): its comparison must "
-            f"say which."
+            f"The claim '{claim.id}' fits {many.height} comparisons, which differ in {differ}: "
+            f"its comparison must say which."
         )
     effect = by_metric[metric].row(0, named=True)
     beside = by_metric.get(_OTHER.get(metric))

@@ -341,12 +341,11 @@ def _entries(study: str) -> list[Entry]:
     return file.claim if file else []
 
 
-def meanings(study: str, judged: pl.DataFrame, server: str | None = None) -> pl.DataFrame:
+def meanings(study: str, judged: pl.DataFrame) -> pl.DataFrame:
     """What the verdicts on a study's claims mean for a DBA, in the file's order.
 
-    ``judged`` is the table of ``judge``, ``server`` the version measured, for sentences whose claim
-    does not compare releases.  Columns: study, claim, about, sentence, before and after: the
-    releases that a change lies between, or null.  A verdict that means nothing has no row.
+    ``judged`` is the table of ``judge``.  Columns: study, claim, about, sentence, before and after:
+    the releases that a change lies between, or null.  A verdict that means nothing has no row.
     """
     found = {row["claim"]: row for row in judged.iter_rows(named=True)}
     rows = []
@@ -366,10 +365,8 @@ def meanings(study: str, judged: pl.DataFrame, server: str | None = None) -> pl.
             told, way = figures(ratio=ratio), "more" if ratio > 1 else "less"
             told["difference"] = f"{told[f'percent_{way}']} % {way}"
             told |= {side: row[side] for side in ("baseline", "candidate")}
-            sentence = text.format(**told)
-            if server and not re.match(r"\d", row["candidate"]):
-                sentence += f" (Measured on PostgreSQL {server}.)"
-            rows.append((study, entry.id, today.about, sentence, *(today.releases or (None, None))))
+            between = today.releases or (None, None)
+            rows.append((study, entry.id, today.about, text.format(**told), *between))
     texts = dict.fromkeys(["study", "claim", "about", "sentence"], pl.String())
     schema = {**texts, **dict.fromkeys(["before", "after"], pl.Float64())}
     return pl.DataFrame(rows, schema=schema, orient="row", strict=False)

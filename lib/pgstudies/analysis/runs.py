@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 from scipy.special import ndtr, ndtri
@@ -13,10 +13,9 @@ from .pairing import BY
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..records.info import Info
+    from ..records.reading import Record
 
 _OF_ONE = ("ratio", "low", "high", "blocks")
-_ALWAYS_OTHER = {"booted_at", "boot_id", "load_average", "cpu_mhz"}
 
 
 def runs_apart(
@@ -66,46 +65,27 @@ def runs_apart(
     return found.select(*keys, *_OF_ONE, *others, "^apart.*$", "p_value", "outcome")
 
 
-def environments_apart(first: Info, other: Info) -> pl.DataFrame:
-    """What differs between the servers, hosts, parameters and packages of two runs.
-
-    Columns: what (as record.json and PostgreSQL name it), here and there (text; null where a run
-    has none).  What no two runs share, such as the load, is left out.
-    """
-    here, there = _facts(first), _facts(other)
-    rows = [(name, here.get(name), there.get(name)) for name in dict.fromkeys([*here, *there])]
-    differ = [row for row in rows if row[1] != row[2]]
-    return pl.DataFrame(
-        differ, schema=dict.fromkeys(["what", "here", "there"], pl.String), orient="row"
+def environments_apart(first: Record, other: Record) -> str:
+    """The facts, settings and parameters of two runs that differ, in lines of 80 columns."""
+    here, there = (
+        pl.DataFrame(
+            [(name, str(fact)) for name, fact in {**_facts(record), **record.parameters}.items()],
+            schema={"what": pl.String(), side: pl.String()},
+            orient="row",
+        )
+        for record, side in ((first, "here"), (other, "there"))
     )
-
-
-def _facts(info: Info) -> dict[str, str]:
-    server = info["server"]
-    settings = server.get("nondefault_settings") or ()
-    found: dict[str, object] = {
-        "server": server.get("version_text"),
-        **{name: server.get(name) for name in ("build", "cflags")},
-        **{str(s["name"]): f"{s['value']}{s['unit'] or ''}" for s in settings},
-        **{name: fact for name, fact in info["host"].items() if name not in _ALWAYS_OTHER},
-        "profile": info.get("profile"),
-        **info["parameters"],
-        "revision": (info.get("git") or {}).get("revision"),
-        **info.get("packages", {}),
-    }
-    return {name: str(fact) for name, fact in found.items() if fact is not None}
-
-
-def environments_in_text(apart: pl.DataFrame) -> str:
-    """``environments_apart`` as a table of at most 80 columns."""
-    if apart.is_empty():
-        return "Both runs have the same environment, parameters and packages."
+    both = here.join(there, on="what", how="full", coalesce=True, maintain_order="left_right")
+    differ = both.filter(~pl.col("here").eq_missing(pl.col("there")))
+    look: Any = {"tbl_hide_column_data_types": True, "tbl_hide_dataframe_shape": True}
     with pl.Config(
-        tbl_formatting="NOTHING",
-        tbl_hide_column_data_types=True,
-        tbl_hide_dataframe_shape=True,
-        tbl_rows=-1,
-        fmt_str_lengths=200,
-        tbl_width_chars=80,
+        **look, tbl_formatting="NOTHING", tbl_rows=-1, fmt_str_lengths=200, tbl_width_chars=80
     ):
-        return str(apart)
+        return str(differ)
+
+
+def _facts(record: Record) -> dict[str, object]:
+    host, settings = record.info["host"], record.info["server"].get("nondefault_settings") or ()
+    own = {name: host.get(name) for name in ("memory_bytes", "allowed_cores", "os", "kernel")}
+    set_to = {str(s["name"]): f"{s['value']}{s['unit'] or ''}" for s in settings}
+    return {**dict(record.facts.iter_rows()), **own, **set_to}
