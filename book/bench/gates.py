@@ -32,8 +32,8 @@ def simulated(true: float, sd: float, luck: float, seed: int = 1) -> tuple[int, 
             name: float(np.exp(x[at]))
             for name, x in zip(("aa", "aa_low", "aa_high"), copies[:3], strict=True)
         }
-        row = {"ratio": ratio, "low": low, "high": high, "margin": MARGIN, **aa}
-        row["published_ratio"] = CLAIMED
+        claim = {"published_ratio": CLAIMED, "kind": "direction"}
+        row = {"ratio": ratio, "low": low, "high": high, "margin": MARGIN, **aa, **claim}
         if agreement(CLAIMED, ratio, low, high, MARGIN) == "inconclusive":
             continue
         verdict = gated("faster", None, row)

@@ -10,6 +10,7 @@ import polars as pl
 from IPython.display import HTML
 
 from pgservers.errors import StudyError
+from pgservers.terminal import tell
 
 from .analysis.agreement import counted_effects, judge
 from .analysis.claims import claims
@@ -286,7 +287,7 @@ class Study:
             _effects(run, run.measured.filter(pl.col("metric").is_in(metrics)), baseline, by)
             for run in (self.record, other)
         )
-        print(environments_apart(self.record, other))
+        tell(environments_apart(self.record, other))
         return runs_apart(here, there, by=by)
 
 

@@ -32,7 +32,8 @@ CODE = {"procedure": "0123"}
 
 @pytest.fixture(autouse=True)
 def _rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    rules = [{"id": "claim"}, {"id": "threshold", "threshold": 1.5}]
+    known: list[dict[str, Any]] = [{"id": "claim"}, {"id": "threshold", "threshold": 1.5}]
+    rules = [rule | {"direction": "more"} for rule in known]
     monkeypatch.setattr("pgapps.scorecard.runs.rules", lambda _: rules)
 
 

@@ -445,7 +445,7 @@ def test_a_side_that_was_built_from_a_repository_is_named_by_its_commit() -> Non
     text = as_text(replace(found, comparison=built))
     assert "Candidate: commit f20c427834 with work_mem = 64MB (" in text
     named = replace(COMPARISON, candidate=Side(f"{place}/install"))
-    assert f"\n           {place}/install\n" in as_text(replace(found, comparison=named))
+    assert f"Candidate: {place}/install\n" in as_text(replace(found, comparison=named))
 
 
 def test_the_text_is_of_what_moved_and_says_how_little_the_rest_did() -> None:

@@ -103,8 +103,8 @@ def judged_together(study: str, tables: Sequence[pl.DataFrame]) -> list[dict[str
         row |= _estimated(found, "ratio", "low", "high")
         if all(run["aa"] for run in found):
             row |= _estimated(found, "aa", "aa_low", "aa_high")
-        rule = by_id[claim]
-        row["verdict"] = gated(rule["direction"], rule.get("threshold"), row)
+        rule = by_id.get(claim, {})
+        row["verdict"] = gated(rule.get("direction", ""), rule.get("threshold"), row)
         if row["kind"] in FAMILY and not row["verdict"].startswith(NOT_JUDGED):
             family.append((row, [math.log(run["ratio"]) if run else None for run in same]))
     p_values = flipped([log_ratios for _, log_ratios in family]).p_value.tolist()

@@ -394,7 +394,7 @@ def gated(direction: str, threshold: float | None, row: Mapping[str, Any]) -> st
     how["is_side"] = threshold is None and published is None
     # Of a direction alone any ratio on its side is as good.
     claimed = threshold or published or (2.0 if direction in UPWARD else 0.5)
-    if direction == "alike":
+    if row["kind"] == "alike":
         claimed = 1.0
 
     def moved(factor: float) -> str:
