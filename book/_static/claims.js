@@ -61,5 +61,6 @@ document.addEventListener("DOMContentLoaded", () => {
   offer("order", Object.entries(orders).map(([value, [text]]) => [value, text]));
   line.append(count);
   table.closest(".table-box").before(line);
+  if (asked.size) line.closest("details")?.setAttribute("open", "");  // a section on a phone
   show();
 });

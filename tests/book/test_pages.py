@@ -373,11 +373,13 @@ def test_menus_choose_claims_and_the_address_keeps_the_choice(page: Page) -> Non
     page.get_by_label("study", exact=True).select_option("hash_index")
     page.get_by_label("order", exact=True).select_option("verdict")
     expect(rows).to_have_count(all_claims().filter(study="hash_index").height)
+    page.wait_for_load_state("networkidle")  # else what loads for the charts is cut off
     page.reload()
     expect(rows).to_have_count(all_claims().filter(study="hash_index").height)
     ranks = rows.evaluate_all("rows => rows.map(row => Number(row.dataset.rank))")
     assert ranks == sorted(ranks)
     assert page.locator(".score.claims tr.group:visible").count() == 1
+    page.wait_for_load_state("networkidle")
     page.goto(f"{path.as_uri()}?verdict=<b>")
     expect(rows).to_have_count(all_claims().height)
 
