@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pgapps.counting.units import Unit
 
 CONFIGURE = """#!/bin/sh
-for argument; do case $argument in --prefix=*) prefix=${argument#--prefix=};; esac; done
 source=$(dirname "$0")
 cat > Makefile <<END
 all:
@@ -28,9 +27,9 @@ all:
 	@test -f $source/cost || (echo "main.c:1:2: error: no cost"; echo stopped; exit 1)
 	(echo "#!/bin/sh"; echo "echo 'postgres (PostgreSQL) 18.6'; exit"; cat $source/cost) > program
 install:
-	mkdir -p $prefix/bin
-	cp program $prefix/bin/postgres
-	chmod 755 $prefix/bin/postgres
+	mkdir -p \\$(prefix)/bin
+	cp program \\$(prefix)/bin/postgres
+	chmod 755 \\$(prefix)/bin/postgres
 END
 """
 
@@ -100,6 +99,9 @@ class Scripted:
         return self
 
     def __exit__(self, *_: object) -> None:
+        pass
+
+    def stop(self) -> None:
         pass
 
     def count(self, unit: Unit, *, twice: bool) -> pl.DataFrame:

@@ -26,15 +26,14 @@ if TYPE_CHECKING:
     from pgapps.compare.request import Request
 
 CONFIGURE = """#!/bin/sh
-for argument; do case $argument in --prefix=*) prefix=${argument#--prefix=};; esac; done
 source=$(cd "$(dirname "$0")" && pwd)
 mkdir -p src/backend src/port
 cat > Makefile <<END
 all:
 	\\$(MAKE) -C src/backend postgres
 install:
-	mkdir -p $prefix/bin
-	cp src/backend/postgres $prefix/bin/postgres
+	mkdir -p \\$(prefix)/bin
+	cp src/backend/postgres \\$(prefix)/bin/postgres
 END
 cat > src/backend/Makefile <<END
 OBJS = main.o helper.o ../../src/port/libpgport_srv.a
@@ -48,7 +47,6 @@ END
 """
 
 WHOLE = """#!/bin/sh
-for argument; do case $argument in --prefix=*) prefix=${argument#--prefix=};; esac; done
 mkdir -p src/interfaces/libpq config
 cat > src/Makefile <<END
 PARTS = common interfaces test/regress test/isolation test/perl
@@ -58,14 +56,14 @@ all-common-recurse:
 	touch done
 install-common-recurse:
 	test -f done
-	mkdir -p $prefix/bin
-	printf '#!/bin/sh\\necho "postgres (PostgreSQL) 18.6"\\n' > $prefix/bin/postgres
-	chmod 755 $prefix/bin/postgres
+	mkdir -p \\$(prefix)/bin
+	printf '#!/bin/sh\\necho "postgres (PostgreSQL) 18.6"\\n' > \\$(prefix)/bin/postgres
+	chmod 755 \\$(prefix)/bin/postgres
 \\$(foreach goal,all install,\\$(patsubst %,\\$(goal)-%-recurse,\\$(filter-out common,\\$(PARTS)))):
 	@echo "error: \\$@ was not to be built"; exit 1
 END
-printf "install:\\n\\ttouch $prefix/libpq\\n" > src/interfaces/libpq/Makefile
-printf "install:\\n\\ttouch $prefix/config\\n" > config/Makefile
+printf "install:\\n\\ttouch \\$(prefix)/libpq\\n" > src/interfaces/libpq/Makefile
+printf "install:\\n\\ttouch \\$(prefix)/config\\n" > config/Makefile
 """
 """Of the parts that a real tree has, those make stop that no server needs."""
 

@@ -223,7 +223,9 @@ class Builder:
             return
         without = [f"--without-{name}" for name in _WITHOUT]
         cc = [f"CC={' '.join(compiler)}", f"CFLAGS={self._flags}", *flex_for(source, work)]
-        make = ["make", "-s", "-j", jobs]
+        # The place of each commit is told to make: configure writes it into pg_config.h, so that
+        # ccache would find no file unchanged.
+        make = ["make", "-s", "-j", jobs, f"prefix={target}"]
         made = [make, [*make, "install"]]
         if parts := parts_of(source):
             goals = [(goal, part) for goal in ("all", "install") for part in parts]
@@ -231,7 +233,7 @@ class Builder:
         elif (source / "src" / "interfaces" / "libpq").is_dir():
             made = [[*make, "-C", "src", *_left_out(goal), goal] for goal in ("all", "install")]
             made += [[*make, "-C", part, "install"] for part in ("src/interfaces/libpq", "config")]
-        configure = [str(source / "configure"), f"--prefix={target}", *without, *cc]
+        configure = [str(source / "configure"), *without, *cc]
         yield from ([*configure, *self._configure], *made, answers)
 
     def _all(self) -> list[Path]:
