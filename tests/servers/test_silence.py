@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
@@ -110,17 +111,18 @@ def test_an_answer_has_a_limit_of_memory(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_limits_are_in_the_start_up_packet_and_in_the_socket() -> None:
-    packets: list[dict[str, str]] = []
+    packets: queue.Queue[dict[str, str]] = queue.Queue()
 
     def behave(line: Line) -> None:
-        packets.append(begin(line))
+        packets.put(begin(line))
         line.wait()
 
     with serving(behave) as address:
         asked = session(address)
         known = asked.info.get_parameters()
         asked.pgconn.finish()
-    assert "-c statement_timeout=3600s" in packets[0]["options"]
+        packet = packets.get(timeout=60)
+    assert "-c statement_timeout=3600s" in packet["options"]
     assert (known["keepalives_idle"], known["tcp_user_timeout"]) == ("30", "60000")
 
 
