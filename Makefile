@@ -19,7 +19,7 @@ LAB_MARK := \# Only for JupyterLab
 
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help install book reference verdicts test test-thorough test-all test-lab test-root lab strip bench bench-peers check lint releases tools constraints clean
+.PHONY: help install book reference verdicts test test-thorough test-all test-lab test-root lab strip bench bench-readme bench-peers check lint releases tools constraints clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' Makefile | awk -F: '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -117,6 +117,9 @@ lab: .venv/lab  ## open JupyterLab on the notebooks
 
 strip: .venv/project  ## take outputs out of the notebooks and collapse what pages hide, after JupyterLab has saved them
 	$(BIN)/python -m pgapps.authoring.committed notebooks/*/*.ipynb
+
+bench-readme: install  ## measure both commands of README in fresh clones, half an hour with nothing else running
+	$(BIN)/python -m book.bench.readme
 
 bench-peers: install  ## ask pgbench, hyperfine and compare of A=DIRECTORY B=DIRECTORY, TRUTH=same or slower
 	$(BIN)/python -m book.bench.peers $(A) $(B) --truth $(TRUTH)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import polars as pl
 import psutil
 import pytest
 
-from book.bench import power
+from book.bench import power, readme
 from book.bench.turns import FLAT, IN_TURNS, Tree, noise, used, with_ratio
 from pgservers.paths import ROOT
 from tests.made_up import samples
@@ -35,6 +36,17 @@ def test_the_power_of_a_run_is_that_of_its_noise() -> None:
         wrong, slower = power.found(noise, 8, 1.1, runs=4)
         assert least <= slower / (4 * power.MOVED) <= most
         assert wrong == 0
+
+
+@pytest.mark.parametrize("command", readme.COMMANDS)
+def test_readme_has_the_minutes_that_were_measured(command: str) -> None:
+    measured = pl.read_csv(readme.MEASURED).filter(command=command)["minutes"]
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    said = re.search(rf"\| `{command}` \|.*\| (\d+) to (\d+) minutes", text)
+    assert said is not None
+    assert measured.len()
+    assert int(said[1]) <= measured.min() + 0.5
+    assert measured.max() - 0.5 <= int(said[2])
 
 
 @pytest.fixture

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 MOST_TICKS = 12
 """The most different numbers of an axis that are all marked."""
 
+FEW = 3
+"""Over so few places an interval is a line through its point: a band would say what is between."""
+
 MOST_ASLANT = 15
 """More names than these below an axis stand upright."""
 
@@ -47,10 +50,11 @@ def series_chart(
     ``x`` holds numbers, or names in the order to be drawn.  ``y_title`` names the unit; its axis
     begins at zero, but not over blocks.  ``arms`` are all of the study's, ``record.arms``, so that
     colours stay the same from chart to chart.  Of the column ``step`` the reader chooses one value.
-    Columns ``low`` and ``high``, or named so, are an interval, drawn as a band.  ``expectation``
-    has the columns ``x`` and ``y``, maybe ``step``: a dashed line.  Up to six lines are named at
-    their ends; of more each has a panel, and what a post measured, or else the first line, is thin
-    in all.  Without rows it is a sentence.  Raises StudyError without a column or the description.
+    Columns ``low`` and ``high``, or named so, are an interval: a band, or lines through the points
+    of at most ``FEW`` places.  ``expectation`` has the columns ``x`` and ``y``, maybe ``step``: a
+    dashed line.  Up to six lines are named at their ends; of more each has a panel, and what a post
+    measured, or else the first line, is thin in all.  Without rows it is a sentence.  Raises
+    StudyError without a column or the description.
     """
     band = style.interval(frame, low, high)
     steps = [step] if step else []
@@ -74,7 +78,8 @@ def series_chart(
     elif expectation is not None:
         where = where.title([x, "dashed: expected"])
     base = (alt.Chart() if are_many else alt.Chart(data)).encode(x=where, color=colour)
-    layers = _lines(base, value, ends, None if are_many else picked)
+    is_band = data[x].n_unique() > FEW
+    layers = _lines(base, value, ends, None if are_many else picked, is_band=is_band)
     layers[-1] = layers[-1].encode(shape=shape, tooltip=tooltip)
     if expectation is not None:
         layers.append(_dashed(expectation, where, value, y_title, step))
@@ -102,9 +107,9 @@ def _horizontal(places: pl.Series, width: int) -> alt.X:
 
 
 def _lines(
-    base: alt.Chart, value: alt.Y, ends: list[Any], picked: alt.Parameter | None
+    base: alt.Chart, value: alt.Y, ends: list[Any], picked: alt.Parameter | None, *, is_band: bool
 ) -> list[alt.Chart]:
-    """The band between ``ends``, if any, the lines and the points; those not picked are pale."""
+    """The interval from ``ends``, if any, the lines and the points; those not picked are pale."""
     full: Any = alt.value(1)
     pale: Any = alt.value(0.18)
     if picked is not None:
@@ -112,7 +117,8 @@ def _lines(
     lines = base.encode(y=value, opacity=full)
     layers: list[alt.Chart] = []
     if ends:
-        layers.append(base.mark_area().encode(y=ends[0], y2=ends[1], opacity=pale))
+        spans = base.encode(y=ends[0], y2=ends[1], opacity=pale if is_band else full)
+        layers.append(spans.mark_area() if is_band else spans.mark_rule(strokeWidth=2))
     return [*layers, lines.mark_line(), lines.mark_point()]
 
 
