@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -236,7 +237,10 @@ def test_an_index_is_tried_on_the_copy_alone(shop: str, tmp_path: Path) -> None:
     assert placed.after["Total Cost"] == pytest.approx(true.root["Total Cost"], rel=0.02)
     text = as_text(found)
     assert f", {made}, DROP INDEX orders_customer_idx, {again}\n" in text
-    assert "The index public.orders_customer_idx is planned with 32.8 kB." in text
+    # How many orders are open is estimated from a sample, which is another each time.
+    planned = re.search(r"public\.orders_customer_idx is planned with (\d+\.\d) kB\.", text)
+    assert planned is not None
+    assert 20 < float(planned[1]) < 60
     assert "The index public.orders_placed_idx is planned with " in text
     (tmp_path / "index.sql").write_text("SELECT 1;\nCREATE INDEX ON missing (i);\n")
     script = statements_in((tmp_path / "index.sql").read_text().splitlines(), tmp_path)
