@@ -240,7 +240,7 @@ def test_an_index_is_tried_on_the_copy_alone(shop: str, tmp_path: Path) -> None:
     # How many orders are open is estimated from a sample, which is another each time.
     planned = re.search(r"public\.orders_customer_idx is planned with (\d+\.\d) kB\.", text)
     assert planned is not None
-    assert 20 < float(planned[1]) < 60
+    assert 16 < float(planned[1]) < 60  # the metapage, and one leaf at least
     assert "The index public.orders_placed_idx is planned with " in text
     (tmp_path / "index.sql").write_text("SELECT 1;\nCREATE INDEX ON missing (i);\n")
     script = statements_in((tmp_path / "index.sql").read_text().splitlines(), tmp_path)
