@@ -38,15 +38,14 @@ def test_the_power_of_a_run_is_that_of_its_noise() -> None:
         assert wrong == 0
 
 
-@pytest.mark.parametrize("command", readme.COMMANDS)
-def test_readme_has_the_minutes_that_were_measured(command: str) -> None:
-    measured = pl.read_csv(readme.MEASURED).filter(command=command)["minutes"]
+def test_readme_has_the_minutes_that_were_measured() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    said = re.search(rf"\| `{command}` \|.*\| (\d+) to (\d+) minutes", text)
-    assert said is not None
-    assert measured.len()
-    assert int(said[1]) <= measured.min() + 0.5
-    assert measured.max() - 0.5 <= int(said[2])
+    measured = pl.read_csv(readme.MEASURED)
+    assert "make book" in measured["command"]
+    for command, minutes in measured.select("command", "minutes").iter_rows():
+        said = re.search(rf"\| `{command}` \|.*\| (\d+) to (\d+) minutes", text)
+        assert said is not None
+        assert int(said[1]) - 0.5 <= minutes <= int(said[2]) + 0.5
 
 
 @pytest.fixture
