@@ -26,7 +26,7 @@ COMMANDS = ("make book", "make test")
 
 def main() -> None:
     """Measure both and keep the rows; raises CalledProcessError where one fails."""
-    said = ["git", "-C", ROOT, "rev-parse", "--short=10", "HEAD"]
+    said = ["git", "-C", str(ROOT), "rev-parse", "--short=10", "HEAD"]
     revision = subprocess.run(said, check=True, capture_output=True, text=True).stdout.strip()
     for command in COMMANDS:
         with tempfile.TemporaryDirectory() as home:
