@@ -100,7 +100,9 @@ def _horizontal(places: pl.Series, width: int) -> alt.X:
     """The axis of numbers, or of names in their order, of a plot of that width (px)."""
     if places.dtype.is_numeric():
         axis = {"format": "d", "labelOverlap": "greedy", **_ticks(places)}
-        return alt.X(places.name, type="quantitative").axis(**axis).scale(nice=False, padding=10)
+        scale: Any = {"zero": False} if places.n_unique() <= FEW else {}  # lines would begin at 0
+        where = alt.X(places.name, type="quantitative").axis(**axis)
+        return where.scale(nice=False, padding=10, **scale)
     names = places.unique(maintain_order=True)
     where = alt.X(places.name, type="ordinal").sort(names.to_list())
     return where.axis(**_names_of_places(names, width))
