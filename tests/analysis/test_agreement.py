@@ -284,8 +284,10 @@ def test_claims_and_effects_that_do_not_fit_each_other_are_refused() -> None:
     typing = replace(SLOWER, comparison={"candidat": "patched"})
     with pytest.raises(StudyError, match="candidat, which is no column"):
         verdict(typing, effects())
-    with pytest.raises(StudyError, match="'insert' fits 2 comparisons"):
-        verdict(SLOWER, pl.concat([effects(), effects(candidate="hash")]))
+    for name, value in (("candidate", "hash"), ("iteration", 2)):
+        both = [effects(iteration=1), effects(**{"iteration": 1, name: value})]
+        with pytest.raises(StudyError, match=f"'insert' fits 2 .* differ in {name}:"):
+            verdict(SLOWER, pl.concat(both))
     with pytest.raises(StudyError, match="do not say their metric"):
         verdict(SLOWER, effects().drop("metric"))
     with pytest.raises(StudyError, match="'isnert', which is no claim; the claims are: insert"):

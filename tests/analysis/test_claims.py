@@ -87,6 +87,16 @@ def test_a_claim_may_name_a_threshold(file: Path) -> None:
     file.write_text(ONE.replace("judged_by", "threshold = 1.5\njudged_by"))
     (claim,) = claims("swept", places={"arm": "2", "last": 7})
     assert claim.threshold == all_claims()["threshold"].item() == 1.5
+    assert not claim.is_side
+
+
+def test_a_claim_without_a_figure_is_of_a_direction_alone(file: Path) -> None:
+    file.write_text(ONE.replace("published_ratio = 2.0\n", ""))
+    (claim,) = claims("swept", places={"arm": "2", "last": 7})
+    assert claim.is_side
+    file.write_text(ONE)
+    (claim,) = claims("swept", places={"arm": "2", "last": 7}, published={"twice": None})
+    assert not claim.is_side  # the post has a figure, at another size
 
 
 def test_a_claim_may_be_not_tested_or_lack_a_published_ratio(file: Path) -> None:

@@ -90,6 +90,20 @@ def test_what_one_of_many_claims_has_by_chance_is_not_evident() -> None:
 @pytest.mark.parametrize(
     ("ratios", "verdict"),
     [
+        ((1.06, 1.1, 1.05, 1.2, 1.1, 1.07), "holds"),
+        ((0.98, 1.1, 1.05, 1.2, 1.1, 1.07), "inconclusive"),
+        ((0.995, 1.01, 1.0, 0.99, 1.01, 1.0), "gone"),
+        ((0.5, 0.6, 0.55, 0.5, 0.6, 0.52), "reversed"),
+    ],
+)
+def test_a_direction_alone_is_judged_by_all_runs(ratios: tuple[float, ...], verdict: str) -> None:
+    found = together(*(row(ratio, published_ratio=None) for ratio in ratios))
+    assert found["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("ratios", "verdict"),
+    [
         ((1.6, 1.7, 1.8, 1.9, 1.7, 1.65), "holds"),
         ((1.4, 1.7, 1.8, 1.9, 1.7, 1.65), "inconclusive"),
         ((1.4, 1.3, 1.2, 1.3, 1.25, 1.35), "holds, weaker"),

@@ -298,7 +298,7 @@ def test_an_arm_whose_server_cannot_be_had_is_named_and_the_next_is_the_baseline
     assert why[0] == "it is not for this machine"
     assert "/no/such/directory" in why[1]
     assert why[2:5] == [None] * 3
-    assert why[5] == f"it needs PostgreSQL 99, and this is {record.info['server']['version_text']}"
+    assert why[5] == f"it needs PostgreSQL 99, not {record.info['server']['version_text']}"
     assert value(record, "rows") == [ROWS] * 6
 
 

@@ -349,7 +349,8 @@ def _found(claim: Claim, effects: pl.DataFrame, not_run: Mapping[str, str]) -> d
         reason = next((not_run[name] for name in wanted if name in not_run), none)
         return row | {"verdict": f"{NOT_TESTED}: {reason}"}
     if by_metric[metric].height > 1:
-        many = by_metric[metric].select(cs.string() - cs.by_name("verdict"))
+        found = [*_OF_EFFECT, "dropped", "verdict"]
+        many = by_metric[metric].select(cs.string() | cs.integer()).drop(found, strict=False)
         differ = ", ".join(name for name in many.columns if many[name].n_unique() > 1)
         raise StudyError(
             f"The claim '{claim.id}' fits {many.height} comparisons, which differ in {differ}: "
@@ -390,12 +391,11 @@ def gated(direction: str, threshold: float | None, row: Mapping[str, Any]) -> st
     """``agreement`` on a row of effects; not judged if it depends on how far copies differ."""
     apart = _copies_apart(row)
     published = row.get("published_ratio")
-    how: Any = {"is_threshold": threshold is not None, "published": published}
-    how["is_side"] = threshold is None and published is None
+    is_side = threshold is None and published is None
+    how: Any = {"is_threshold": threshold is not None, "is_side": is_side, "published": published}
     # Of a direction alone any ratio on its side is as good.
     claimed = threshold or published or (2.0 if direction in UPWARD else 0.5)
-    if row["kind"] == "alike":
-        claimed = 1.0
+    claimed = 1.0 if row["kind"] == "alike" else claimed
 
     def moved(factor: float) -> str:
         ratio, low, high = (row[n] and factor * row[n] for n in ("ratio", "low", "high"))

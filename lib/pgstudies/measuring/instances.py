@@ -261,8 +261,7 @@ def lacking(arms: Sequence[Arm], roots: Mapping[str | None, Server]) -> dict[str
         if server is None or arm.not_run:
             continue
         if arm.since and server.version < parse_version(arm.since):
-            needed = f"PostgreSQL {arm.since}"
-            reasons[arm.name] = f"it needs {needed}, and this is {server.version_text}"
+            reasons[arm.name] = f"it needs PostgreSQL {arm.since}, not {server.version_text}"
         elif arm.extension:
             try:
                 server.provide(arm.extension)

@@ -69,6 +69,7 @@ class Cluster(ServerBase):
         self._postmaster: Postmaster | None = None
         self._last: Postmaster | None = None
         self._alone: subprocess.Popen[bytes] | None = None
+        self._alone_is_over = False
         self._account = server_account()
         self._instance = Instance(self._account, spec, _access(binaries))
         atexit.register(self.close)
@@ -282,6 +283,8 @@ class Cluster(ServerBase):
                 raise ServerError(f"postgres --single cannot be run: {error.strerror}.") from error
             with process:
                 self._alone = process
+                if self._alone_is_over:
+                    process.terminate()
                 try:
                     self._instance.started(process.pid)
                     # Without a time limit it would read, and polars has reads go on after Ctrl-C.
@@ -294,7 +297,8 @@ class Cluster(ServerBase):
         return process.returncode, output.decode("utf-8", "replace")
 
     def end_alone(self) -> None:
-        """End the single-user backend that another thread runs, if there is one."""
+        """End the single-user backend that another thread runs or is about to run, for good."""
+        self._alone_is_over = True
         if (process := self._alone) is not None:
             process.terminate()
 
