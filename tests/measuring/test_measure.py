@@ -282,6 +282,11 @@ def test_every_arm_has_a_server_of_its_own_and_all_run_at_once() -> None:
     assert "compiled by" in str(record.info["servers"][other_server()]["build"])
 
 
+def test_a_run_whose_arms_are_all_known_not_to_run_says_why() -> None:
+    with pytest.raises(StudyError, match=r"^No arm can run here: there is no mvn\.$"):
+        run(arms=[Arm("one", not_run="there is no mvn"), Arm("other", not_run="it is too old")])
+
+
 def test_an_arm_whose_server_cannot_be_had_is_named_and_the_next_is_the_baseline() -> None:
     arms = [
         Arm("known", not_run="it is not for this machine"),

@@ -76,12 +76,11 @@ def environments_apart(first: Record, other: Record) -> str:
         for record, side in ((first, "here"), (other, "there"))
     )
     both = here.join(there, on="what", how="full", coalesce=True, maintain_order="left_right")
-    differ = both.filter(~pl.col("here").eq_missing(pl.col("there")))
     look: Any = {"tbl_hide_column_data_types": True, "tbl_hide_dataframe_shape": True}
     with pl.Config(
         **look, tbl_formatting="NOTHING", tbl_rows=-1, fmt_str_lengths=200, tbl_width_chars=80
     ):
-        return str(differ)
+        return str(both.filter(pl.col("here").ne_missing(pl.col("there"))))
 
 
 def _facts(record: Record) -> dict[str, object]:

@@ -275,6 +275,8 @@ class Session:
 
     def _prepare_states(self, session: int) -> None:
         """Build every state, and find the arms that cannot run, before anything is measured."""
+        if not self._able():
+            raise StudyError(f"No arm can run here: {next(iter(self.not_run.values()))}.")
         rows: list[tuple[Any, ...]] = []
         info = self.info
         for arm in self._able():
