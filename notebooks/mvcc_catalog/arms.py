@@ -38,12 +38,14 @@ def arms(
 ) -> list[pg.Arm]:
     """Every release with no transaction open, and with each number of them, the baseline first.
 
-    A server of the user's own comes after them, or alone, and the commits last. Sessions hold
+    A server of the user's own comes after them, or alone, and the commits last. Without any release
+    that can be had, as without Maven, the embedded server takes its place. Sessions hold
     transactions in the first two releases, in that server and in the commits; the baseline's arms
     with prepared transactions come twice.
     """
     numbers, of_sessions = sorted(set(prepared)), sorted(set(sessions))
-    own = [THIS_SERVER] if server or not releases else []
+    none = all(pg.reason_not_available(release) for release in releases)
+    own = [THIS_SERVER] if server or none else []
     found = []
     for release in [*releases, *own]:
         found.append(arm(release, 0, "none"))

@@ -10,6 +10,7 @@ import polars as pl
 import psycopg
 import pytest
 
+import pgstudies as pg
 from pgapps.builds.served import NO_REPOSITORY
 from pgservers.errors import CannotRun, ServerError, StudyError
 from pgservers.servers.serve import serve
@@ -50,7 +51,20 @@ def arms_by_name(*, of_commits: bool = False, **wanted: Any) -> dict[str, Any]:
     return {arm.name: arm for arm in arms if (arm.options["release"] in ARMS.COMMITS) is of_commits}
 
 
-def test_the_baselines_arms_come_twice_and_the_first_two_releases_have_sessions() -> None:
+def test_without_any_release_the_embedded_server_takes_their_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for lacking in (set(), {"9.3"}, {"9.3", "18"}):
+        monkeypatch.setattr(pg, "reason_not_available", lambda r, no=lacking: "no" * (r in no))
+        found = arms_by_name(releases=["9.3", "18"])
+        assert (f"{ARMS.THIS_SERVER}, none" in found) == (len(lacking) == 2)
+        assert any(not arm.not_run for arm in found.values())
+
+
+def test_the_baselines_arms_come_twice_and_the_first_two_releases_have_sessions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pg, "reason_not_available", lambda _: None)
     arms = arms_by_name(releases=["9.3", "9.6", "13"], prepared=[80, 20, 80], sessions=[20])
     held = ["none", "20 prepared", "80 prepared", "20 sessions"]
     again = ["20 prepared (again)", "80 prepared (again)"]
