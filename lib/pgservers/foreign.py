@@ -1,14 +1,18 @@
-"""Sessions on untrusted servers, which may hang, answer without end, or answer nonsense."""
+"""Sessions that end without noise, and those on untrusted servers.
+
+Such a server may hang, answer without end, or answer nonsense.
+"""
 
 from __future__ import annotations
 
 import os
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psutil
 import psycopg
+from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
 
 from .errors import ServerError
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _CONNECT_TIMEOUT_S = 10
+_CANCEL_TIMEOUT_S = 5.0
 
 STATEMENT_TIMEOUT_S = 3600
 """The server's limit for each statement, unless a session is given another."""
@@ -41,7 +46,23 @@ _KEEPALIVES = {
 }
 
 
-class ForeignSession(psycopg.Connection[TupleRow]):
+class Session(psycopg.Connection[TupleRow]):
+    """A connection that is closed, in silence, where Ctrl-C came while its statement ran.
+
+    psycopg itself cancels what it waits for; but a statement that was sent a moment before is still
+    running, and psycopg warns on standard error that it cannot be rolled back.
+    """
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        """Leave the connection, as psycopg does."""
+        if self.info.transaction_status is TransactionStatus.ACTIVE:
+            with suppress(psycopg.Error):
+                self.cancel_safe(timeout=_CANCEL_TIMEOUT_S)
+            self.close()
+        super().__exit__(kind, error, traceback)
+
+
+class ForeignSession(Session):
     """A session whose answers have a limit of time and of memory.
 
     An answer beyond a limit closes the session and raises psycopg.OperationalError.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import psutil
@@ -63,3 +64,15 @@ def test_processes_that_stay_are_waited_for(
         pid = session.info.backend_pid
         with pytest.raises(ServerError, match="still there after"):
             wait_until_gone(managed, [pid])
+
+
+def test_a_statement_that_was_just_sent_is_ended_without_a_warning(
+    managed: ManagedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    managed.restore("empty", lambda: None)
+    with suppress(KeyboardInterrupt), managed.connect() as session:
+        pid = session.info.backend_pid
+        session.pgconn.send_query(b"select pg_sleep(600)")  # Ctrl-C comes before psycopg waits
+        raise KeyboardInterrupt
+    wait_until_gone(managed, [pid])
+    assert caplog.messages == []

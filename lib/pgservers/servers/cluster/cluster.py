@@ -13,6 +13,7 @@ from psycopg.conninfo import make_conninfo
 
 from ...errors import CannotRun, ServerDied, ServerError, SpaceError, require
 from ...files import says_full
+from ...foreign import Session
 from ...programs.accounts import can_execute, server_account, without_pg_variables
 from ...programs.installations import copy_installation, samples_say
 from ...programs.locales import locale_environment
@@ -160,7 +161,7 @@ class Cluster(ServerBase):
             arguments["application_name"] = "pgstudies"
         with without_pg_variables():
             try:
-                connection = psycopg.connect(**(arguments | self._address(DATABASE) | kwargs))
+                connection = Session.connect(**(arguments | self._address(DATABASE) | kwargs))
             except psycopg.OperationalError as error:
                 if not postmaster.alive:
                     self._running()
