@@ -9,14 +9,14 @@ from pgstudies.charts.claims import distance
 @pytest.mark.parametrize(
     ("published", "interval", "said"),
     [
-        (3.0, (9.0, 8.0, 10.0), "stronger (3.00 → 9.00)"),
-        (3.0, (11.0, 9.5, 12.0), "3.00 → 11.0"),
+        (3.0, (9.0, 8.0, 10.0), "stronger"),
+        (3.0, (11.0, 9.5, 12.0), None),  # much stronger, which its verdict says
         (3.0, (5.0, 4.4, 6.0), None),  # a bound of the interval is near
-        (100.0, (50.0, 48.0, 52.0), "weaker (100 → 50.0)"),
-        (0.4, (0.1, 0.09, 0.11), "0.400 → 0.100"),
-        (0.1, (0.4, 0.38, 0.42), "weaker (0.100 → 0.400)"),
-        (1.04, (1.22, 1.17, 1.3), "1.04 → 1.22"),
-        (0.96, (0.9, 0.88, 0.92), "0.960 → 0.900"),
+        (100.0, (50.0, 48.0, 52.0), "weaker"),
+        (0.4, (0.1, 0.09, 0.11), None),
+        (0.1, (0.4, 0.38, 0.42), None),  # so does this one
+        (1.04, (1.22, 1.17, 1.3), None),
+        (0.96, (0.9, 0.88, 0.92), None),
         (1.04, (1.22, 1.06, 1.4), None),
         (1.0, (4.0, 3.9, 4.1), None),
         (3.0, (0.3, 0.2, 0.4), None),  # reversed, which its verdict says

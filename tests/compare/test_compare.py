@@ -481,6 +481,19 @@ def test_the_report_holds_what_it_takes_to_measure_again(tmp_path: Path) -> None
     assert re.findall(r'(?:src|href)="(?!data:|#)[^"]*"', body) == []
 
 
+def test_the_report_has_what_statements_of_moved_steps_did_on_both_sides(tmp_path: Path) -> None:
+    names = ["insert", "insert, 2: SELECT", "vacuum"]
+    sides = ("baseline", "candidate")
+    did = {f"heap, {side}": {n: f"{n} of the {side}" for n in names} for side in sides}
+    info = info_of(analyzed=did)
+    found = result(made_up(samples_of(SLOWER | {"vacuum": logs(1.0)}), info))
+    request = Request(Side("embedded"), Side("17"), ("made_up",))
+    page = write_report(found, request, "a text", tmp_path / "r.html").read_text(encoding="utf-8")
+    assert page.count("<h3>EXPLAIN (ANALYZE, BUFFERS)") == 2
+    assert "insert, 2: SELECT of the candidate" in page
+    assert "vacuum of the baseline" not in page
+
+
 def test_a_block_that_two_records_have_counts_as_the_newer_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -346,7 +346,7 @@ def test_a_time_that_differs_beside_equal_instructions_is_said_to_be_unexplained
 LUCK = 0.01
 """The standard deviation of what one link moves a step by, and of the noise of a block."""
 
-COMPARISONS, STEPS, BLOCKS = 40, 12, 9
+COMPARISONS, STEPS, BLOCKS = 20, 12, 9
 
 
 def simulated(seed: int, *, links: int, slower: float = 1.0) -> pl.DataFrame:

@@ -248,6 +248,10 @@ def test_an_index_of_one_side_is_compared(
     result = compared(shop, tmp_path / "records", monkeypatch, indexed)
     assert result.guards.filter(guard="results")["passed"].to_list() == [True]
     assert result.plans["step"].to_list() == ["one"]
+    ((before, after),) = result.analyzed.select("baseline", "candidate").rows()
+    assert "Buffers: shared" in before
+    assert "Rows Removed by Filter: 99999" in before
+    assert "Index" in after
     sizes = {side: facts["size_bytes"] for side, facts in loaded(result.measured[0]).items()}
     assert sizes["candidate"] - sizes["baseline"] > 200 * 8192
     text = " ".join(as_text(result).split())

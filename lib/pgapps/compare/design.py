@@ -72,6 +72,7 @@ class Besides(TypedDict):
     comparison: dict[str, Any]  # in the types of JSON
     facts: dict[str, dict[str, Any]]  # of the servers, by arm
     plans: dict[str, dict[str, str]]  # by arm and step
+    analyzed: NotRequired[dict[str, dict[str, str]]]  # likewise
     rows: NotRequired[list[OtherRows]]
     links: NotRequired[list[dict[str, Any]]]  # of programs: block, arm, seed, sha256
     environments: NotRequired[list[dict[str, Any]]]  # of servers: block, arm, padding_bytes
@@ -208,6 +209,7 @@ class ComparisonDesign(Design):
             if name not in kept["facts"]:
                 kept["facts"][name] = examined(trial.server)
             kept["plans"][name] = self.seen[name].plans
+            kept["analyzed"] = {**kept.get("analyzed", {}), name: self.seen[name].analyzed}
         known = {(entry["of"], entry["step"]) for entry in kept["rows"]}
         for of in dict.fromkeys(own.name for own, _ in self.stands_for.values()):
             baseline, copy, candidate = (self.seen[_on(side, of)].rows for side in SIDES)

@@ -48,6 +48,11 @@ _READS = re.compile(r"\s*(SELECT|WITH|VALUES|TABLE)\b", re.IGNORECASE)
 
 _MOST_ROWS = 10_000
 
+_ANALYZE = "EXPLAIN (ANALYZE, BUFFERS, COSTS OFF)"
+
+_LONGEST_ANALYZED_S = 5.0
+"""Longer statements are not executed once more, as the first block tells what a block takes."""
+
 MOST_SHOWN = 10
 """The number of rows that are shown if two results differ."""
 
@@ -55,13 +60,15 @@ MOST_SHOWN = 10
 class PlansAndResults:
     """The plans of an arm's statements and the results of its scripts, by place: step and case.
 
-    ``plans`` has the text of EXPLAIN (COSTS OFF), the first of each statement; ``rows`` has the
-    last result of a script's statement, sorted, unless it is too long to keep.  ``scripts`` are the
-    steps whose statements ``keep_statements`` got one by one.
+    ``plans`` has the text of EXPLAIN (COSTS OFF), the first of each statement; ``analyzed`` that of
+    EXPLAIN (ANALYZE, BUFFERS) of a script's statements that only read, in the first block; ``rows``
+    has the last result of such a statement, sorted, unless it is too long to keep.  ``scripts`` are
+    the steps whose statements ``keep_statements`` got one by one.
     """
 
     def __init__(self) -> None:
         self.plans: dict[str, str] = {}
+        self.analyzed: dict[str, str] = {}
         self.rows: dict[str, list[str]] = {}
         self.scripts: set[str] = set()
 
@@ -107,11 +114,16 @@ class PlansAndResults:
                 if not _READS.match(text):
                     continue
                 with suppress(psycopg.Error), connection.transaction(force_rollback=True):
+                    began = time.perf_counter()
                     cursor = connection.execute(text)
+                    took_s = time.perf_counter() - began
                     found[case] = digest(cursor)
                     self.rows.pop(place, None)
                     if cursor.rowcount <= _MOST_ROWS:
                         self.rows[place] = sorted(map(repr, cursor.fetchall()))
+                    if place not in self.analyzed and took_s < _LONGEST_ANALYZED_S:
+                        rows = connection.execute(f"{_ANALYZE} {text}".encode()).fetchall()
+                        self.analyzed[place] = "\n".join(row[0] for row in rows)
         return found
 
 

@@ -99,6 +99,7 @@ def _parts(result: Result, request: Request, text: str) -> dict[str, Any]:
             for place, part in result.reasons.group_by(*PLACE, maintain_order=True)
         ],
         "plans": result.plans.to_dicts(),
+        "analyzed": _analyzed(result),
         "rows": [
             {"place": step_name(place), "table": table_html(part.select("side", "row"))}
             for place, part in result.rows.group_by("study", "of", "step", maintain_order=True)
@@ -147,6 +148,17 @@ def _study(result: Result, m: Measured) -> dict[str, Any]:
         "charts": [chart_markup(c.to_dict()) for c in charts if not isinstance(c, pl.DataFrame)],
         "files": [_download(f"{m.study}-{name}", content) for name, content in files.items()],
     }
+
+
+def _analyzed(result: Result) -> list[dict[str, str]]:
+    """What EXPLAIN (ANALYZE, BUFFERS) says on both sides of the statements of steps that differ."""
+    is_moved = pl.col("verdict").is_in(["slower", "faster"])
+    moved = result.effects.filter(is_moved).select("study", "of", name=STEP_NAME)
+    is_its = (pl.col("step") == pl.col("name")) | pl.col("step").str.starts_with(
+        pl.format("{}, ", "name")  # the statements of a script that differs as a whole
+    )
+    found = result.analyzed.join(moved, on=["study", "of"], maintain_order="left").filter(is_its)
+    return found.drop("name").unique(maintain_order=True).to_dicts()
 
 
 def _moved(result: Result) -> pl.DataFrame:

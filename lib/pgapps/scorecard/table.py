@@ -83,7 +83,8 @@ def score_front(cards: pl.DataFrame) -> HTML:
             }
         )
     now, here = _sides(cards)
-    told = decided(of_posts(now)), failures(checks), _worth(here, studies)
+    failed = checks.filter(pl.col("passed").not_())["check"].unique(maintain_order=True)
+    told = decided(of_posts(now)), " and ".join(failed), _worth(here, studies)
     return _html("score_front", studies, came_to(of_posts(cards)), PICTURE, *told)
 
 

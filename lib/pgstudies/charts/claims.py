@@ -196,7 +196,7 @@ def _template_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def distance(row: Mapping[str, Any]) -> str | None:
-    """How far a row of ``judge`` is from the published ratio, if ``FAR`` or ``MUCH_STRONGER``."""
+    """Whether a row of ``judge`` is ``FAR`` from the published ratio and its verdict is silent."""
     published, ratio, low, high = (row[n] for n in ("published_ratio", "ratio", "low", "high"))
     if None in (ratio, low, high):
         return None
@@ -207,12 +207,10 @@ def distance(row: Mapping[str, Any]) -> str | None:
         return None
     wanted, sign = abs(math.log(published)), math.copysign(1, math.log(published))
     near, far = sorted(sign * math.log(bound) for bound in (low, high))
-    now = f"{ratio_text(published)} → {ratio_text(ratio)}"
-    if row["verdict"] == MUCH_STRONGER:
-        return now
     if near >= wanted + math.log(FAR):
-        return f"stronger ({now})"
-    return f"weaker ({now})" if far <= wanted - math.log(FAR) else None
+        return None if row["verdict"] == MUCH_STRONGER else "stronger"
+    is_silent = "weaker" not in row["verdict"]
+    return "weaker" if is_silent and far <= wanted - math.log(FAR) else None
 
 
 def _way(row: Mapping[str, Any]) -> str:

@@ -37,7 +37,7 @@ OUTCOMES = {
                 "triangle-right", "the same direction, and by the whole interval twice as large"),
         Outcome("holds, perhaps weaker", "hold, perhaps weaker", "◒", "half", CANDIDATES[0],
                 "diamond", "the same direction, at least half as large by the estimate alone"),
-        Outcome("holds, weaker", "weaker", "◐", "weaker", BASELINE, "triangle-down",
+        Outcome("holds, weaker", "hold, weaker", "◐", "weaker", BASELINE, "triangle-down",
                 "the same direction, but smaller"),
         Outcome("gone", "gone", "○", "gone", NEUTRAL, "square",
                 "no difference here that matters, or one where the post has none"),

@@ -20,8 +20,9 @@ from .layout import layout
 from .measured import CPU, IS_COMPARED_SIDE, PLACE, TIME, clock_effects, rounds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from ..design import ComparedInfo
     from .measured import Measured
 
 _SCHEMA: dict[str, pl.DataType] = {
@@ -90,19 +91,34 @@ def step_name(place: Sequence[Any]) -> str:
 
 def differing_plans(measured: Sequence[Measured]) -> pl.DataFrame:
     """The plans that differ: study, of, step (with its case), baseline, candidate."""
+    both = _on_both(measured, lambda info: info["plans"])
+    pairs = both.select(BASELINE, CANDIDATE).rows()
+    differ = [_nodes(baseline) != _nodes(candidate) for baseline, candidate in pairs]
+    return both.filter(pl.Series(differ, dtype=pl.Boolean()))
+
+
+def analyzed(measured: Sequence[Measured]) -> pl.DataFrame:
+    """Texts of EXPLAIN (ANALYZE, BUFFERS), of scripts: columns as of ``differing_plans``."""
+    return _on_both(measured, lambda info: info.get("analyzed", {}))  # older records lack it
+
+
+def _on_both(
+    measured: Sequence[Measured], plans: Callable[[ComparedInfo], Mapping[str, Mapping[str, str]]]
+) -> pl.DataFrame:
+    """The first text of each step, where both sides have one; ``plans`` are by arm and step."""
     rows = []
     for m in measured:
         found: dict[tuple[str, str], dict[str, str]] = {}
         for info in m.infos:
             names = {arm["name"]: (arm["of"], arm["side"]) for arm in info["arms"]}
-            for name, plans in info["plans"].items():
+            for name, of_arm in plans(info).items():
                 of, side = names[name]
-                for step, plan in plans.items():
+                for step, plan in of_arm.items():
                     found.setdefault((of, step), {}).setdefault(side, plan)
         rows += [
             {"study": m.study, "of": of, "step": step} | {s: p[s] for s in (BASELINE, CANDIDATE)}
             for (of, step), p in found.items()
-            if BASELINE in p and CANDIDATE in p and _nodes(p[BASELINE]) != _nodes(p[CANDIDATE])
+            if BASELINE in p and CANDIDATE in p
         ]
     columns = ["study", "of", "step", BASELINE, CANDIDATE]
     return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String()))

@@ -17,7 +17,7 @@ from pgstudies.rooms import rooms
 
 from ..design import BASELINE, CANDIDATE
 from .expectations import expectations
-from .guards import beyond_cpu, check, differing_plans, not_compared, step_name
+from .guards import analyzed, beyond_cpu, check, differing_plans, not_compared, step_name
 from .layout import with_layout
 from .measured import IS_COMPARED_SIDE, PLACE, TIME, compared_effects, reasons
 
@@ -43,8 +43,9 @@ class Result:
     Attributes:
         measured: The studies with at least one finished block.
         effects: By ``compared_effects``, ``with_layout`` and ``with_guards``.
-        reasons, guards, plans, rows, failed, expected: By ``reasons``, ``check``,
-            ``differing_plans``, ``differing_rows``, ``failed_transactions`` and ``expectations``.
+        reasons, guards, plans, analyzed, rows, failed, expected: By ``reasons``, ``check``,
+            ``differing_plans``, ``analyzed``, ``differing_rows``, ``failed_transactions`` and
+            ``expectations``.
         margin: The declared margin, a fraction.
         profile: The size of the run.
         anytime: Whether the intervals are confidence sequences.
@@ -60,6 +61,7 @@ class Result:
     reasons: pl.DataFrame
     guards: pl.DataFrame
     plans: pl.DataFrame
+    analyzed: pl.DataFrame
     rows: pl.DataFrame
     failed: pl.DataFrame
     expected: pl.DataFrame
@@ -164,6 +166,7 @@ def result_of(
         reasons=reasons(finished, timed),
         guards=guards,
         plans=differing_plans(finished),
+        analyzed=analyzed(finished),
         rows=differing_rows(finished),
         failed=failed_transactions(finished),
         expected=expectations(finished, effects),
