@@ -275,7 +275,11 @@ def test_the_statements_themselves_are_counted(shop: Path, run_base: Path) -> No
     reason = reason_no_valgrind()
     if reason:
         skip_but_not_in_ci(reason)
-    (shop / "schema.sql").write_text("CREATE TABLE t (i int);\nINSERT INTO t VALUES (7);\n")
+    (shop / "schema.sql").write_text(
+        "CREATE TABLE t (i int);\nINSERT INTO t VALUES (7);\n"
+        "CREATE TABLE rows AS SELECT generate_series(1, 20000) AS j;\n"
+    )
+    (shop / "alter.sql").write_text("BEGIN; ALTER TABLE rows ALTER j SET NOT NULL; ROLLBACK;\n")
     (shop / "one.sql").write_text(
         "BEGIN;\n"
         "SELECT i FROM t; -- the row\n"
@@ -286,11 +290,17 @@ def test_the_statements_themselves_are_counted(shop: Path, run_base: Path) -> No
     request = Request(Side("embedded"), candidate, ("workload",), instructions=True)
     units = list(statement_units("workload", "embedded", {"directory": str(shop)}))
     assert [unit.name for unit in units] == [
+        "alter, 2: ALTER TABLE rows ALTER j SET NOT NULL",
         "one, 2: SELECT i FROM t",
         "one, 3: UPDATE t SET i = i WHERE current_setting('work_m…",
     ]
-    assert [unit.steps for unit in units] == [(unit.name, "one") for unit in units]
+    scripts = ("alter", "one", "one")
+    assert [unit.steps for unit in units] == [
+        (unit.name, script) for unit, script in zip(units, scripts, strict=True)
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PGSTUDIES_CACHE", str(run_base / "counted"))
-        (update,) = counted(request, units[1:]).units.iter_rows(named=True)
+        found = counted(request, [units[0], units[2]]).units.sort("unit").to_dicts()
+    alter, update = found
+    assert alter["baseline"] > 20_000 * 20, "a second ALTER had nothing to look at"
     assert update["ratio"] > 1.05  # only there the row is found, and changed

@@ -32,13 +32,28 @@ _TRANSACTION = re.compile(
 )
 """Statements that a function cannot execute, or that do no work."""
 
+_QUERY = re.compile(r"[\s(]*(SELECT|WITH|VALUES|TABLE|INSERT|UPDATE|DELETE|MERGE)\b", re.IGNORECASE)
+
 _REPEATED = """
     BEGIN
         FOR i IN 1 .. pg_catalog.current_setting('pgstudies.n')::int LOOP
-            EXECUTE {};
+            {}
         END LOOP;
         SET CONSTRAINTS ALL IMMEDIATE;
     END
+"""
+
+_ONCE = "EXECUTE {};"
+
+# A second ALTER TABLE finds done what the first did.  Queries are not undone: it would cost more
+# than a cheap one.  The backend ends at any error, caught or not, unless this setting is off.
+_UNDONE = """
+    BEGIN
+        EXECUTE {};
+        PERFORM pg_catalog.set_config('exit_on_error', 'off', true);
+        RAISE SQLSTATE 'PG000';
+    EXCEPTION WHEN SQLSTATE 'PG000' THEN
+    END;
 """
 
 # A single-user backend is a superuser.  A security-definer function has its owner's rights and
@@ -86,7 +101,8 @@ def statement_units(study: str, server: str, parameters: Mapping[str, Any]) -> I
             if _TRANSACTION.match(bare):
                 continue
             name = f"{script}, {case}" if case else script
-            body = sql.SQL(_REPEATED).format(sql.Literal(bare)).as_string()
+            each = sql.SQL(_ONCE if _QUERY.match(bare) else _UNDONE).format(sql.Literal(bare))
+            body = sql.SQL(_REPEATED).format(each).as_string()
             create = sql.SQL(_CREATE).format(sql.Literal(body)).as_string()
             yield Unit(
                 name,
