@@ -121,7 +121,7 @@ strip: .venv/project  ## take outputs out of the notebooks and collapse what pag
 bench-readme: install  ## measure both commands of README in fresh clones, half an hour with nothing else running
 	$(BIN)/python -m book.bench.readme
 
-bench-peers: install  ## ask pgbench, hyperfine and compare of A=DIRECTORY B=DIRECTORY, TRUTH=same or slower
+bench-peers: install  ## ask pgbench, hyperfine and compare of A=DIRECTORY and B=DIRECTORY, or A relinked; TRUTH=same or slower
 	$(BIN)/python -m book.bench.peers $(A) $(B) --truth $(TRUTH)
 
 bench: install  ## measure the harness itself

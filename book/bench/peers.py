@@ -2,7 +2,8 @@
 
 ``python -m book.bench.peers A B --truth same --minutes 1.5 --repeat 10`` asks, in turns,
 ``compare``, pgbench and hyperfine, by the lookups of pgbench's own tables.  A and B are directories
-of programs; ``--truth`` is what is known of B beside A: ``same``, or ``slower``.  All servers and
+of programs; ``--truth`` is what is known of B beside A: ``same``, or ``slower``.  Without B, it is
+A relinked, anew in each repetition; A must have its build tree then.  All servers and
 clients are on one core, and for the other tools both servers run until the tool is done.  They
 measure the two in alternation, and pairs of neighbours are judged by Student's t: what somebody
 does who knows them.  ``compare`` goes first, and the others get as long as it took, as it measures
@@ -33,11 +34,14 @@ import polars as pl
 from scipy.stats import ttest_1samp
 
 from book.bench.turns import SETTINGS
+from pgapps.builds.trees import keep_links
 from pgapps.compare.design import Side
 from pgapps.compare.request import Request
 from pgapps.compare.run import compared, result_for
 from pgservers.host.exclusive import on_core
+from pgservers.programs.cached import sha256_of
 from pgservers.programs.installations import find_binaries, run_client
+from pgservers.programs.relinking import place_of_links, relinked
 from pgservers.servers.facts import digest_of
 from pgservers.servers.managed import ManagedServer
 from pgservers.servers.serve import serve
@@ -157,6 +161,18 @@ def answers(sides: Sequence[str], seconds: float) -> list[tuple[str, Answer | st
     return found
 
 
+def relinked_copy(side: str, seed: int, place: Path) -> str:
+    """A copy of a directory of programs with its backend relinked, which can be relinked itself."""
+    binaries, target = find_binaries(side), place / "relinked"
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(side, target, symlinks=True)
+    digest = relinked(binaries, seed, target / "bin" / "postgres")
+    links = place_of_links()
+    kept = links / sha256_of(binaries.bindir / "postgres")
+    shutil.copytree(kept, links / digest, dirs_exist_ok=True)
+    return str(target)
+
+
 def _filled(server: ServerBase) -> ManagedServer:
     """The server, running, with pgbench's tables."""
     if not isinstance(server, ManagedServer) or server.capabilities.pgbench is None:
@@ -172,17 +188,23 @@ def _filled(server: ServerBase) -> ManagedServer:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("sides", nargs=2, metavar="DIRECTORY")
+    parser.add_argument("sides", nargs="+", metavar="DIRECTORY")
     parser.add_argument("--truth", choices=["same", "slower"], required=True)
     parser.add_argument("--minutes", type=float, default=1.5, help="of each tool")
     parser.add_argument("--repeat", type=int, default=10)
     parser.add_argument("--output", type=Path, help="a CSV file, to which it is added")
     chosen = parser.parse_args()
-    # A path tells of the machine, and not which programs they are.
-    names = [f"{Path(s).name} {digest_of(find_binaries(s))}" for s in chosen.sides]
+    for line in keep_links(chosen.sides):
+        print(line)
+    scratch = Path(tempfile.mkdtemp(prefix="pgstudies-peers-"))
     for number in range(chosen.repeat):
+        sides = chosen.sides[:2]
+        if len(sides) == 1:
+            sides = [*sides, relinked_copy(sides[0], number, scratch)]
+        # A path tells of the machine, and not which programs they are.
+        names = [f"{Path(s).name} {digest_of(find_binaries(s))}" for s in sides]
         rows = []
-        for tool, answer, took_s in answers(chosen.sides, 60 * chosen.minutes):
+        for tool, answer, took_s in answers(sides, 60 * chosen.minutes):
             load = round(os.getloadavg()[0], 2)
             if isinstance(answer, str):
                 print(f"{tool}: {answer}", flush=True)
@@ -199,6 +221,7 @@ def main() -> None:
         if chosen.output:
             with chosen.output.open("a", encoding="utf-8") as file:
                 file.write(frame.write_csv(include_header=file.tell() == 0))
+    shutil.rmtree(scratch)
 
 
 if __name__ == "__main__":
