@@ -2,9 +2,9 @@
 
 ``python -m book.bench.peers A B --truth same --minutes 1.5 --repeat 10`` asks, in turns,
 ``compare``, pgbench and hyperfine, by the lookups of pgbench's own tables.  A and B are directories
-of programs; ``--truth`` is what is known of B beside A: ``same``, or ``slower``.  Without B, it is
-A relinked, anew in each repetition; A must have its build tree then.  All servers and
-clients are on one core, and for the other tools both servers run until the tool is done.  They
+of programs; ``--truth`` is what is known of B beside A: ``same``, or ``slower``.  Without B, A is
+relinked in each repetition, for which it must have its build tree.  All servers and clients are on
+one core, and for the other tools both servers run until the tool is done.  They
 measure the two in alternation, and pairs of neighbours are judged by Student's t: what somebody
 does who knows them.  ``compare`` goes first, and the others get as long as it took, as it measures
 six blocks at least; its margin is ``MARGIN``.  A tool is right where it calls a slower build
@@ -194,11 +194,13 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=10)
     parser.add_argument("--output", type=Path, help="a CSV file, to which it is added")
     chosen = parser.parse_args()
+    if len(chosen.sides) > 2:
+        parser.error("name one directory or two")
     for line in keep_links(chosen.sides):
         print(line)
     scratch = Path(tempfile.mkdtemp(prefix="pgstudies-peers-"))
     for number in range(chosen.repeat):
-        sides = chosen.sides[:2]
+        sides = chosen.sides
         if len(sides) == 1:
             sides = [*sides, relinked_copy(sides[0], number, scratch)]
         # A path tells of the machine, and not which programs they are.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -87,3 +88,16 @@ def test_the_pages_say_what_the_kept_figures_come_to() -> None:
     second, candidate = (mean_log(updates.filter(side=side)) for side in (COPY, CANDIDATE))
     taken = f"takes {math.exp(candidate - second / 2):.3f} times as long"
     assert taken in page("simulations.md")
+
+
+PATCHES = pl.read_csv(ROOT / "data/patches/answers.csv")
+
+
+@pytest.mark.parametrize("row", PATCHES.filter(pl.col("script") != "all rows").to_dicts())
+def test_the_page_has_the_kept_answers_on_patches(row: dict[str, Any]) -> None:
+    directory = ROOT / "data" / "patches" / row["workload"]
+    scripts = "".join(file.read_text(encoding="utf-8") for file in directory.glob("*.sql"))
+    assert f"-- name: {row['script']}\n" in scripts
+    ratio, low, high = (f"{row[name]:.3f}" for name in ("ratio", "low", "high"))
+    is_open = row["low"] < 1 < row["high"]  # an open control has its ratio alone
+    assert (ratio if is_open else f"{ratio} ({low}–{high})") in page("compare.md")

@@ -1,0 +1,1 @@
+DO $$ BEGIN FOR i IN 1..10000 LOOP EXECUTE format('CREATE TABLE t%s ()', i); END LOOP; END $$;
