@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import subprocess
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ _SOCKETS, _PEER = 90300, 90100
 """From here on a socket may be in several directories, and ident of a socket is called peer."""
 
 _MOST_NAMED = 6
-_END_TIMEOUT_S = 60.0
+_MOST_SIGNALS, _BETWEEN_SIGNALS_S = 30, 2.0
 _LONGEST_S = 1e6
 
 
@@ -301,7 +302,7 @@ class Cluster(ServerBase):
         """End the single-user backend that another thread runs or is about to run, for good."""
         self._alone_is_over = True
         if (process := self._alone) is not None:
-            process.terminate()
+            _end(process)
 
     def crash(self) -> str | None:
         """The line of the log on the first process that died of a signal, and its statement."""
@@ -329,9 +330,13 @@ def _access(binaries: Binaries) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Let a backend end by itself if it does: a killed one leaves its shared memory."""
-    process.terminate()
-    try:
-        process.communicate(timeout=_END_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
+    """Let a backend end by itself if it does: a killed one leaves its shared memory.
+
+    It is asked again and again, as one under valgrind slept on after a first signal.
+    """
+    for _ in range(_MOST_SIGNALS):
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_BETWEEN_SIGNALS_S)
+            return
+    process.kill()
