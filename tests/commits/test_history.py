@@ -222,6 +222,11 @@ def costs_of(record: Record) -> Sequence[float]:
     return lines_of(record)["instructions"].to_list()
 
 
+def moved() -> list[tuple[str, str]]:
+    """The commits between which a count of the newest history changes."""
+    return steps_of(lines_of(newest())).select("from", "to").rows()
+
+
 def test_a_history_of_commits_is_counted_and_its_largest_step_narrowed(
     history: Callable[..., Repository], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -233,6 +238,10 @@ def test_a_history_of_commits_is_counted_and_its_largest_step_narrowed(
     assert "1 units at 4 points: 2 steps of more than 0.1 %." in out
     assert "Commit 3" in out
     assert "Commit 7" not in out
+    _, _, proposed = out.partition("To time what changed:\n")
+    pairs = [(line.split()[5], line.split()[7]) for line in proposed.splitlines()[:2]]
+    assert pairs == [(before[:10], after[:10]) for before, after in moved()]
+    assert "--study mvcc_catalog" in proposed
     assert chart.read_text().startswith("<svg")
     assert costs_of(newest()) == [1000, 1100, 1100, 1210]
     assert newest().info["status"] == "complete"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
     from ..counting.units import Unit
     from .record import CommitRecord
+
+_MOST_TIMED = 5
+"""The number of commands that are proposed for changes in time."""
 
 _Repo = Annotated[
     Path | None,
@@ -114,7 +118,7 @@ def history(
     """  # noqa: D301
     from pgstudies.records.reading import read_record
 
-    from .history import history_text, lines_of
+    from .history import history_text, lines_of, steps_of
     from .strategies import find_unit, statements
 
     if (repo is None) == (releases is None) or (repo is None and since is not None):
@@ -139,9 +143,27 @@ def history(
     tell(history_text(lines))
     for text in narrowed:
         tell(f"\n{text}")
+    if repo is not None and (steps := steps_of(lines)).height:
+        tell("\nTo time what changed:")
+        for line in _comparisons(steps, wanted, repo, workload)[:_MOST_TIMED]:
+            tell(f"  {line}")
     if chart is not None:
         _draw(lines, chart)
     say(f"the record is {path}; `pgstudies book` draws it on the page History.")
+
+
+def _comparisons(
+    steps: pl.DataFrame, wanted: Sequence[Unit], repo: Path, workload: str | None
+) -> list[str]:
+    """The commands that time the commits at which a count changed, the largest change first."""
+    studies = {unit.name: f"--study {unit.study}" for unit in wanted}
+    workloads = f"--workload {shlex.quote(workload)}" if workload is not None else ""
+    lines = [
+        f"pgstudies compare --repo {shlex.quote(str(repo))} --baseline {before[:10]} "
+        f"--candidate {after[:10]} {workloads or studies[unit]}"
+        for unit, before, after in steps.select("unit", "from", "to").iter_rows()
+    ]
+    return list(dict.fromkeys(lines))
 
 
 def _draw(lines: pl.DataFrame, chart: Path) -> None:
