@@ -24,8 +24,8 @@ from pgstudies.records.reading import (
     cores_of,
     find_record,
     list_records,
-    newest_on_most_cores,
     read_record,
+    representative,
     version_number,
 )
 from pgstudies.records.samples import AMONG_OTHERS, SAMPLES_SCHEMA
@@ -209,11 +209,18 @@ def test_a_run_kept_to_fewer_cores_takes_no_other_runs_place() -> None:
         hosts = [{} if n is None else {"allowed_cores": list(range(n))} for n in cores]
         return [(Path(str(number)), {"host": host}) for number, host in enumerate(hosts)]
 
-    assert newest_on_most_cores(found(2, 2, 1)) == Path("1")
-    assert newest_on_most_cores(found(2, 1, 4)) == Path("2")
-    assert newest_on_most_cores(found(None, None)) == Path("1")
-    assert newest_on_most_cores([]) is None
+    assert representative(found(2, 2, 1)) == Path("1")
+    assert representative(found(2, 1, 4)) == Path("2")
+    assert representative(found(None, None)) == Path("1")
+    assert representative([]) is None
     assert [cores_of(info) for _, info in found(3, None)] == [3, None]
+
+
+def test_a_run_of_another_size_does_not_stand_for_one_of_standard_size() -> None:
+    sizes = ["standard", "standard", "published", None]
+    found: list[tuple[Path, Any]] = [(Path(str(n)), {"profile": p}) for n, p in enumerate(sizes)]
+    assert representative(found) == Path("1")
+    assert representative(found[2:]) == Path("3")
 
 
 def test_find_takes_a_record_or_the_newest_complete_one_below(writer: RecordWriter) -> None:

@@ -20,7 +20,7 @@ from pgstudies.analysis.agreement import (
 from pgstudies.analysis.claims import rules
 from pgstudies.analysis.families import flipped
 from pgstudies.analysis.intervals import estimate_rows
-from pgstudies.records.reading import conditions, newest_on_most_cores, read_info
+from pgstudies.records.reading import conditions, read_info, representative
 from pgstudies.records.verdicts import VERDICTS, read_verdicts, verdict_files
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 def of_reference(study: str) -> tuple[Path, pl.DataFrame] | None:
     """The newest reference record of a study, and the verdicts by all records of its version.
 
-    The newest is by ``newest_on_most_cores``.  None if no record has verdicts beside it.
+    The newest is the ``representative`` one.  None if no record has verdicts beside it.
     """
     files = verdict_files(study)
-    newest = newest_on_most_cores((file.parent, read_info(file.parent)) for file in files)
+    newest = representative((file.parent, read_info(file.parent)) for file in files)
     if newest is None:
         return None
     return newest, of_all_runs(study, newest, read_verdicts(newest / VERDICTS))

@@ -29,9 +29,9 @@ from pgstudies.records.reading import (
     host_of,
     infos_below,
     list_records,
-    newest_on_most_cores,
     read_info,
     readable_records,
+    representative,
     version_number,
 )
 
@@ -98,7 +98,7 @@ def scorecard(
     in_book = {run.study: run.record for run in book_runs(paths.STUDIES) if run.record}
     claims, rows = all_claims(), list[dict[str, Any]]()
     for name in [study] if study else known:
-        newest = newest_on_most_cores(infos_below(paths.REFERENCE_RECORDS, name))
+        newest = representative(infos_below(paths.REFERENCE_RECORDS, name))
         reference = newest.name if newest else None
         if own is None or name in own:
             places = _places(name, in_book.get(name))
@@ -176,7 +176,7 @@ def holds_when(
 def _places(study: str, in_book: Record | None) -> list[Path]:
     """The records that count: the current one, then those with enough blocks from the newest on.
 
-    Without a page the current one is of the newest record's host, by ``newest_on_most_cores``.
+    Without a page the current one is the ``representative`` one of the newest record's host.
     """
     complete = list_records(study).filter(status="complete").reverse()
     enough = complete.filter(pl.col("blocks_done") >= fewest_blocks())["path"].to_list()
@@ -186,7 +186,7 @@ def _places(study: str, in_book: Record | None) -> list[Path]:
     if in_book is None and found:
         infos = [(path, read_info(path)) for path in reversed(found)]
         host = host_of(infos[-1][1])
-        first = newest_on_most_cores(pair for pair in infos if host_of(pair[1]) == host)
+        first = representative(pair for pair in infos if host_of(pair[1]) == host)
         found.sort(key=lambda path: path != first)
     return found
 

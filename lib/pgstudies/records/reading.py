@@ -241,14 +241,17 @@ def size_of(info: Setup) -> dict[str, Any]:
     return {k: v for k, v in info["parameters"].items() if k not in apart}
 
 
-def newest_on_most_cores(found: Iterable[tuple[Path, Info]]) -> Path | None:
-    """The newest of the records on most cores, which are given oldest first; None without one.
+def representative(found: Iterable[tuple[Path, Info]]) -> Path | None:
+    """The record that stands for its study, of records given oldest first; None without one.
 
-    A run that was kept to some of the cores (``taskset``) does not take the place of others.
+    It is the newest of standard size, if there are any, on most cores: a run of another size, or
+    one that was kept to some of the cores (``taskset``), does not take the place of others.
     """
-    cores = {place: cores_of(info) or 0 for place, info in found}
-    most = max(cores.values(), default=0)
-    return next((place for place in reversed(cores) if cores[place] == most), None)
+    ranks = {
+        place: (info.get("profile") == "standard", cores_of(info) or 0) for place, info in found
+    }
+    most = max(ranks.values(), default=None)
+    return next((place for place in reversed(ranks) if ranks[place] == most), None)
 
 
 def version_number(version_text: str | None) -> str:
@@ -295,7 +298,7 @@ def readable_records(paths: Iterable[str | Path]) -> Iterator[Record]:
 def find_record(study: str, path: str | Path) -> Path:
     """The record at ``path``, or the one below that directory that stands for ``study``.
 
-    That is the complete one of ``newest_on_most_cores``; for a study that counts instructions the
+    That is the ``representative`` of the complete ones; for a study that counts instructions the
     complete one that counted most, which a later count of a few units does not replace.  Links that
     lead out of the directory are not followed.  Raises StudyError if there is none.
     """
@@ -312,7 +315,7 @@ def find_record(study: str, path: str | Path) -> Path:
         most = fullest(readable_records(path for path, _ in reversed(complete)))
         newest = most.path if most is not None else None
     else:
-        newest = newest_on_most_cores(complete)
+        newest = representative(complete)
     if newest is None:
         raise StudyError(
             f"There is no complete record of {study} at {directory}; "
