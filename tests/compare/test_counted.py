@@ -37,7 +37,8 @@ PLANTED = Unit("one planted thing", (WORK,), settings={"planted.work": "2"})
 IMPOSSIBLE = Unit("one impossible thing", ("SELECT * FROM nothing",))
 
 
-ENDLESS = Unit("one endless thing", ("SELECT pg_catalog.pg_sleep(100000)",))
+SLEEP = "SELECT pg_catalog.pg_sleep(100000)"
+ENDLESS = Unit("one endless thing", (SLEEP,))
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +57,10 @@ def test_a_count_that_takes_longer_than_its_time_is_ended() -> None:
 
 
 @pytest.mark.timeout(120)
-def test_an_interruption_ends_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "unit", [ENDLESS, Unit("one unready thing", ("SELECT 1",), prepare=(SLEEP,))]
+)
+def test_an_interruption_ends_a_count(unit: Unit, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         time.sleep(5)  # both backends run by then, or are not begun
         raise KeyboardInterrupt
@@ -64,7 +68,7 @@ def test_an_interruption_ends_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting, "wait", interrupted)
     request = Request(Side("embedded"), Side("embedded"), ("made_up",), instructions=True)
     with pytest.raises(KeyboardInterrupt):
-        counted(request, [ENDLESS])
+        counted(request, [unit])
 
 
 def test_planted_work_is_found_to_the_digit_with_its_functions(tmp_path: Path) -> None:

@@ -573,5 +573,5 @@ def test_a_lone_backend_that_misses_a_signal_gets_another(
         running = pool.submit(managed.run_alone, "t", "", under=under)
         while not begun.exists() and not running.done():
             time.sleep(0.01)
-        managed.end_alone()
+        managed.end()
         assert running.result() == (0, "over\n")

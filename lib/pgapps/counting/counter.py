@@ -95,10 +95,10 @@ class Counter:
         return self._binaries.version_text
 
     def stop(self) -> None:
-        """End the count that another thread waits for, with CannotRun there."""
+        """End the count that another thread waits for, with an error there."""
         self._is_stopped = True
         if self._server is not None:
-            self._server.end_alone()
+            self._server.end()
 
     def count(self, unit: Unit, *, twice: bool = True, fresh: bool = False) -> pl.DataFrame:
         """The instructions of one unit; the table of ``counted``.
@@ -125,8 +125,7 @@ class Counter:
         server = self._serving(unit, settings)
 
         def run(size: int) -> pl.DataFrame:
-            if self._is_stopped:
-                raise CannotRun("the counting was stopped")
+            self._require_time()
             self._show(f"counting {unit.name}, {size} at once")
             sized = settings | {"pgstudies.n": str(size)}
             found = count(server, _state(unit, settings), unit, sized)
@@ -145,6 +144,10 @@ class Counter:
             )
         return found
 
+    def _require_time(self) -> None:
+        if self._is_stopped:
+            raise CannotRun("the counting was stopped")
+
     def _serving(self, unit: Unit, settings: dict[str, str]) -> ManagedServer:
         """The server, with the state that the unit begins with."""
         if unit.locale and (no_locale := reason_no_locale(unit.locale)):
@@ -161,6 +164,7 @@ class Counter:
             assert isinstance(server, ManagedServer)
             self._server, self._is_unprivileged = server, unit.unprivileged
         server = self._server
+        self._require_time()
 
         def build_state() -> None:
             if unit.load is not None:

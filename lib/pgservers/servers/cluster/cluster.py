@@ -298,11 +298,16 @@ class Cluster(ServerBase):
                     self._alone = None
         return process.returncode, output.decode("utf-8", "replace")
 
-    def end_alone(self) -> None:
-        """End the single-user backend that another thread runs or is about to run, for good."""
+    def end(self) -> None:
+        """End what another thread does with the server, for good: its connections fail.
+
+        A single-user backend that it runs or is about to run ends, too.
+        """
         self._alone_is_over = True
         if (process := self._alone) is not None:
             _end(process)
+        if (postmaster := self._postmaster) is not None:
+            postmaster.stop("immediate")
 
     def crash(self) -> str | None:
         """The line of the log on the first process that died of a signal, and its statement."""
