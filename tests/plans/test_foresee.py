@@ -518,6 +518,7 @@ SCAN = {"Node Type": "Seq Scan", "Relation Name": "a", "Filter": "((b = 1) AND (
         ({"statistics": [Extended("s", "a", True, ["b"])]}, "extended statistics s"),
         ({"expressions": [("i", "a", "lower(b)")]}, ""),
         ({"expressions": [("i", "a", "(b = 1)")]}, "of the expression in the index i"),
+        ({"priced": [("b", "s")]}, ""),
         ({"guarded": {("me", "a")}}, "row security of a binds role me"),
         ({"guarded": {("me", "b"), ("you", "a")}}, ""),
         ({"locale": "libc locale xx"}, ""),

@@ -133,3 +133,26 @@ def test_what_only_an_owner_is_shown_makes_a_query_not_judged(server: ManagedSer
     with opened(dsn_of(server, "reader")) as source:
         found = foresee(source, [Query("lower", text)], to="embedded")
     assert "the expression in the index public.customer_lower_idx" in found.queries[0].reason
+
+
+def test_a_tablespace_with_costs_of_its_own_makes_a_query_not_judged(
+    server: ManagedServer,
+) -> None:
+    with server.as_superuser("pgstudies") as c:
+        c.execute("SET allow_in_place_tablespaces = on")
+        c.execute("CREATE TABLESPACE fast LOCATION ''")
+        c.execute("ALTER TABLESPACE fast SET (random_page_cost = 0, seq_page_cost = 9)")
+        c.execute(
+            """
+            CREATE TABLE public.far TABLESPACE fast AS
+            SELECT i * 7919 % 100000 AS i, i AS j FROM pg_catalog.generate_series(1, 100000) i;
+            CREATE INDEX ON public.far (i) TABLESPACE fast;
+            GRANT SELECT ON public.far TO reader;
+            """
+        )
+        c.execute("VACUUM ANALYZE public.far")
+    texts = ["SELECT * FROM far WHERE i < 30000", "SELECT count(*) FROM orders"]
+    with opened(dsn_of(server, "reader")) as source:
+        found = foresee(source, [Query(text, text) for text in texts], to="embedded")
+    assert "the costs of far's tablespace fast" in found.queries[0].reason
+    assert found.queries[1].verdict == "same"

@@ -78,6 +78,18 @@ _RANGES = """
       AND a.attnum > 0 AND NOT a.attisdropped
 """
 
+# Tables that have a tablespace with costs of its own, or an index that has.
+_PRICED = """
+    SELECT DISTINCT t.relname, s.spcname
+    FROM pg_catalog.pg_class c
+    JOIN pg_catalog.pg_database d ON d.datname = pg_catalog.current_database()
+    JOIN pg_catalog.pg_tablespace s ON s.spcoptions IS NOT NULL
+        AND s.oid = CASE c.reltablespace WHEN 0 THEN d.dattablespace ELSE c.reltablespace END
+    LEFT JOIN pg_catalog.pg_index i ON i.indexrelid = c.oid
+    JOIN pg_catalog.pg_class t ON t.oid = COALESCE(i.indrelid, c.oid)
+    WHERE c.oid >= 16384
+"""
+
 # Patterns, and comparisons by the order of texts.
 _BY_LOCALE = re.compile(r"~|\^@|[<>]=? \(?'[^']*'\)?::text|text\)? [<>]")
 
@@ -103,6 +115,7 @@ class Lacking:
         guarded: Roles with the tables whose row security binds them.
         locale: The locale of the database in words, if the copy has another; else empty.
         ranges: The columns of ranges, each after its table, whose statistics no dump has.
+        priced: Tables, each with a tablespace that has costs of its own.
 
     """
 
@@ -113,6 +126,7 @@ class Lacking:
     guarded: Collection[tuple[str, str]]
     locale: str
     ranges: Collection[tuple[str, str]] = ()
+    priced: Collection[tuple[str, str]] = ()
 
     def reason(self, roles: Iterable[str], plans: Sequence[Node], *, is_reproduced: bool) -> str:
         """The reason why a query's plans cannot be judged; empty if they can.
@@ -133,13 +147,16 @@ class Lacking:
         return "" if is_reproduced else self._unknown(tables, conditions)
 
     def _unknown(self, tables: Collection[str], conditions: str) -> str:
-        """The missing statistics that the planner would use for these conditions, as a reason."""
+        """What is missing that the planner would use for these conditions, as a reason."""
         for index, table, text in self.expressions:
             if table in tables and _bare(text) in _bare(conditions):
                 return (
                     f"the copy has no statistics of the expression in the index {index}, which "
                     f"are shown to its owner only"
                 )
+        for table, space in self.priced:
+            if table in tables:
+                return f"the copy has not the costs of {table}'s tablespace {space}"
         words = set(re.findall(r"\w+", conditions))
         for table, column in self.ranges:
             if table in tables and column in words:
@@ -185,4 +202,5 @@ def lacking(source: Source, copy: EmptyCopy, roles: Collection[str]) -> Lacking:
         guarded={(role, read(table)) for role, table in guarded},
         locale=copy.missing_locale,
         ranges={(read(table), read(column)) for table, column in ranges},
+        priced=sorted((read(table), read(space)) for table, space in ask(_PRICED)),
     )
