@@ -286,7 +286,7 @@ class Cluster(ServerBase):
             with process:
                 self._alone = process
                 if self._alone_is_over:
-                    process.terminate()
+                    _end(process)
                 try:
                     self._instance.started(process.pid)
                     # Without a time limit it would read, and polars has reads go on after Ctrl-C.
