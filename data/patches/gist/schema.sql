@@ -1,0 +1,1 @@
+CREATE TABLE docs AS SELECT i, (SELECT array_to_tsvector(array_agg(DISTINCT 'w' || ((i * 31 + j * j * 17 + i * j) % 5003)::text)) FROM generate_series(1, 60) AS j) AS v FROM generate_series(1, 3000) AS i;
