@@ -17,6 +17,7 @@ from pgservers.programs.installations import counts_failures
 from tests.made_up import rows_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.workload.conftest import Loaded
@@ -197,6 +198,24 @@ def test_statements_of_a_script_are_timed_and_scripts_of_a_mix(loaded: Loaded, s
             (row["step"], row["case"]) for row in rows_of(trial) if row["metric"] == "duration_s"
         }
     assert timed == {("one", ""), ("one", slow), ("mix", ""), ("mix", "one"), ("mix", "two")}
+
+
+def test_a_statement_that_took_no_time_was_not_timed(
+    loaded: Loaded, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pgbench reports 0 for a statement whose answer is there when it first looks."""
+    (shop / "one.sql").write_text("SELECT 1;\nSELECT 2;\n")
+    (step, *_) = steps_of(read_workload(shop))
+    lines = "         0.000           0 SELECT 1;\n         0.250           0 SELECT 2;\n"
+
+    def reported(*_: object, report: Callable[[str], None], **__: object) -> None:
+        report(lines)
+
+    monkeypatch.setattr("pgapps.workload.steps.pgbench", reported)
+    with loaded(Tables(shop / "schema.sql")) as trial:
+        step.run(trial, "one", Turn(1, ["1: SELECT 1", "2: SELECT 2"]), seed=1, **HOW)
+        timed = [(row["case"], row["value"]) for row in rows_of(trial) if row["step"] == "one"]
+    assert timed == [("2: SELECT 2", 0.00025)]
 
 
 OLD = """#!/bin/sh
