@@ -28,7 +28,7 @@ from .design import BASELINE, CANDIDATE, SIDES
 from .judging.guards import step_name
 from .judging.measured import CPU, PLACE, STEP_NAME, TIME, blocks_of, clock_effects
 from .request import Request
-from .text import LARGEST_FIRST, headline, method, reason
+from .text import LARGEST_FIRST, headline, method, reason, side_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,8 +88,8 @@ def _parts(result: Result, request: Request, text: str) -> dict[str, Any]:
         "headline": headline(result),
         "text": text,
         "method": method(result),
-        "baseline": f"{result.comparison.baseline} ({result.builds[BASELINE]['version_text']})",
-        "candidate": f"{result.comparison.candidate} ({result.builds[CANDIDATE]['version_text']})",
+        "baseline": side_in_words(result, BASELINE),
+        "candidate": side_in_words(result, CANDIDATE),
         "studies": [
             _study(result, m) for m in sorted(result.measured, key=lambda m: order.index(m.study))
         ],

@@ -180,8 +180,8 @@ def _who(result: Result, command: str) -> list[str]:
     about = [host.get("hostname"), host.get("cpu_model"), host.get("kernel")]
     about += [f"load {load:.1f}"] if load is not None else []
     rows = {
-        "Baseline:": _side(result, BASELINE),
-        "Candidate:": _side(result, CANDIDATE),
+        "Baseline:": side_in_words(result, BASELINE),
+        "Candidate:": side_in_words(result, CANDIDATE),
         "Host:": ", ".join(map(str, about)),
         "Measured:": f"{result.started_at[:16].replace('T', ' ')} UTC, size {result.profile}; "
         + ", ".join(
@@ -224,7 +224,7 @@ def _jit(result: Result) -> str:
     return f"can play on {where}" + (f", as {' and '.join(lacking)}" if lacking else "")
 
 
-def _side(result: Result, name: str) -> str:
+def side_in_words(result: Result, name: str) -> str:
     """A side with its version, and how it was built, if known."""
     build = result.builds[name]
     parts = [
