@@ -8,10 +8,6 @@ from warnings import catch_warnings
 
 import numpy as np
 import polars as pl
-from scipy.stats import theilslopes
-from statsmodels.robust.norms import HuberT
-from statsmodels.robust.robust_linear_model import RLM
-from statsmodels.tools.sm_exceptions import ConvergenceWarning
 
 from .families import Family, flipped, permuted
 from .intervals import MINIMUM_BLOCKS, hodges_lehmann
@@ -162,6 +158,8 @@ def order_effect(d: Numbers, after: Numbers) -> float:
 
 def drift(d: Numbers, block: Numbers) -> float:
     """The change of the log-ratio from the first block to the last."""
+    from scipy.stats import theilslopes  # noqa: PLC0415, its import takes half a second
+
     return float(theilslopes(d, block)[0]) * float(np.ptp(block))
 
 
@@ -316,6 +314,10 @@ def _of_block(
 
 def _slopes(d: Numbers, columns: Sequence[Numbers], beside: Sequence[Numbers] = ()) -> float:
     """The sum of the columns' slopes, fitted with those of ``beside``; NaN if not determined."""
+    from statsmodels.robust.norms import HuberT  # noqa: PLC0415, its import takes a second
+    from statsmodels.robust.robust_linear_model import RLM  # noqa: PLC0415
+    from statsmodels.tools.sm_exceptions import ConvergenceWarning  # noqa: PLC0415
+
     design = [np.ones_like(d), *columns, *(column for column in beside if np.ptp(column))]
     matrix = np.column_stack(design)
     if d.size < len(design) + _SPARE or np.linalg.matrix_rank(matrix) < len(design):

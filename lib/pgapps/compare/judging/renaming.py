@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-from scipy.stats import rankdata
 
 from pgstudies.analysis.families import DRAWS, of_sums
 from pgstudies.analysis.intervals import MINIMUM_BLOCKS, Estimates, estimate_rows
@@ -158,6 +157,8 @@ def _studentized(values: Numbers, drawn: NDArray[np.int64]) -> Numbers:
     ranks of whoever is named the candidate over the root of the sum of their squares: at most the
     root of the number of blocks.
     """
+    from scipy.stats import rankdata  # noqa: PLC0415, its import takes half a second
+
     rows, blocks, names = values.shape
     is_there = ~np.isnan(values)
     last = np.where(is_there, values, np.inf).round(DECIMALS)
