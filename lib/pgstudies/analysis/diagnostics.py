@@ -314,8 +314,7 @@ def _of_block(
 
 def _slopes(d: Numbers, columns: Sequence[Numbers], beside: Sequence[Numbers] = ()) -> float:
     """The sum of the columns' slopes, fitted with those of ``beside``; NaN if not determined."""
-    from statsmodels.robust.norms import HuberT  # noqa: PLC0415, its import takes a second
-    from statsmodels.robust.robust_linear_model import RLM  # noqa: PLC0415
+    from statsmodels.robust import norms, robust_linear_model  # noqa: PLC0415, takes a second
     from statsmodels.tools.sm_exceptions import ConvergenceWarning  # noqa: PLC0415
 
     design = [np.ones_like(d), *columns, *(column for column in beside if np.ptp(column))]
@@ -323,5 +322,5 @@ def _slopes(d: Numbers, columns: Sequence[Numbers], beside: Sequence[Numbers] = 
     if d.size < len(design) + _SPARE or np.linalg.matrix_rank(matrix) < len(design):
         return math.nan
     with catch_warnings(action="ignore", category=ConvergenceWarning):  # all lie on the line
-        slopes = RLM(d, matrix, M=HuberT(_FAR)).fit(conv="coefs").params
+        slopes = robust_linear_model.RLM(d, matrix, M=norms.HuberT(_FAR)).fit(conv="coefs").params
     return float(slopes[1 : 1 + len(columns)].sum())

@@ -247,9 +247,7 @@ def representative(found: Iterable[tuple[Path, Info]]) -> Path | None:
     It is the newest of standard size, if there are any, on most cores: a run of another size, or
     one that was kept to some of the cores (``taskset``), does not take the place of others.
     """
-    ranks = {
-        place: (info.get("profile") == "standard", cores_of(info) or 0) for place, info in found
-    }
+    ranks = {p: (info.get("profile") == "standard", cores_of(info) or 0) for p, info in found}
     most = max(ranks.values(), default=None)
     return next((place for place in reversed(ranks) if ranks[place] == most), None)
 
