@@ -158,20 +158,28 @@ def test_a_wrong_line_ends_in_a_sentence(
     cli._applications()
     found: list[Any] = []
     for line in wrong_lines():
-        monkeypatch.setattr(sys, "argv", ["pgstudies", *line])
-        before = signal.signal(signal.SIGALRM, hang)
-        signal.alarm(LIMIT_S)
-        code: int | None = None
-        try:
-            code = cli._exit_code()
-        except Hangs:
-            found.append(f"{line}: hangs")
-            continue
-        finally:
-            signal.alarm(0)
-            signal.signal(signal.SIGALRM, before)
-        found.append(wrong(code, capsys.readouterr().err, line))
+        code = ended(line, monkeypatch)
+        found.append(
+            wrong(code, capsys.readouterr().err, line) if code != HANGS else f"{line}: hangs"
+        )
     assert list(filter(None, found)) == []
+
+
+HANGS = -1
+
+
+def ended(line: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    """The exit code of a line in this process, or ``HANGS``."""
+    monkeypatch.setattr(sys, "argv", ["pgstudies", *line])
+    before = signal.signal(signal.SIGALRM, hang)
+    signal.alarm(LIMIT_S)
+    try:
+        return cli._exit_code()
+    except Hangs:
+        return HANGS
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 COMMAND = f"{sys.executable} -m pgapps"
@@ -203,6 +211,9 @@ AS_PROCESSES = [
     ("studies >/dev/null 2>&-", 0, ""),
     ("nonsense 2>&-", 2, ""),
     ("nonsense 2>/dev/full", 5, ""),
+]
+
+HERE = [
     (f"servers build REL_16_0 {REPOSITORY}", 2, "No such file or directory"),
     (f"history {REPOSITORY} --since a --until b", 2, "No such file or directory"),
     (f"gate --base a --head b {REPOSITORY}", 2, "No such file or directory"),
@@ -225,6 +236,22 @@ AS_PROCESSES = [
 def test_a_process_ends_as_its_help_says(line: str, code: int, sentence: str) -> None:
     ended, said = in_a_shell(f"{COMMAND} {line}")
     assert (ended, said.count("Traceback")) == (code, 0), said
+    assert sentence in said
+    assert len(said) <= LONGEST
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(("line", "code", "sentence"), HERE)
+def test_a_wrong_line_has_the_code_of_its_help(
+    line: str,
+    code: int,
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert ended(line.split(), monkeypatch) == code
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
     assert sentence in said
     assert len(said) <= LONGEST
 

@@ -32,17 +32,21 @@ def half_width(intervals: pl.DataFrame) -> str:
     return f"{100 * float(np.median((intervals['high'] / intervals['low']).sqrt() - 1)):.1f} %"
 
 
-def test_what_a_kept_comparison_found_lies_on_one_side() -> None:
-    found = kept_effects()
+@pytest.fixture(scope="module")
+def found() -> pl.DataFrame:
+    return kept_effects()
+
+
+def test_what_a_kept_comparison_found_lies_on_one_side(found: pl.DataFrame) -> None:
     assert found.height
     assert found.filter(pl.col("low") <= 1, pl.col("high") >= 1).is_empty()
     assert found.filter(pl.col("ratio").log().abs() <= MARGIN).is_empty()
     assert found["blocks"].min() >= 6  # type: ignore[operator]
 
 
-def test_19_sets_all_visible_bits_where_it_reads() -> None:
+def test_19_sets_all_visible_bits_where_it_reads(found: pl.DataFrame) -> None:
     """Reading all rows pays for it, and VACUUM has less to do: by counts, and so by time."""
-    found = kept_effects().filter(study="cluster_order", arm="heap")
+    found = found.filter(study="cluster_order", arm="heap")
     (samples,) = (paths.COMPARISONS / "compare_cluster_order").glob("*/samples.parquet")
     read = pl.read_parquet(samples).filter(step="select_all")
     for metric, least in (("wal_bytes", 0.0), ("buffers_dirtied", 1000.0)):

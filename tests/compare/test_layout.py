@@ -349,14 +349,16 @@ LUCK = 0.01
 COMPARISONS, STEPS, BLOCKS = 20, 12, 9
 
 
-def simulated(seed: int, *, links: int, slower: float = 1.0) -> pl.DataFrame:
+def simulated(
+    seed: int, *, links: int, slower: float = 1.0, comparisons: int = COMPARISONS
+) -> pl.DataFrame:
     """Effects of comparisons of a made-up server, each a study.
 
     Every program has ``links``, one for all blocks or one for each.  Nothing differs but them,
     except that the candidate's step 0 takes ``slower`` times as long.
     """
     rng = np.random.default_rng(seed)
-    steps = (COMPARISONS, STEPS)
+    steps = (comparisons, STEPS)
     shape = (len(SIDES), *steps, BLOCKS)
     layouts = rng.normal(0, LUCK, (len(SIDES), *steps, links))
     if links == 1:
@@ -407,7 +409,7 @@ def test_where_layout_alone_differs_a_step_is_called_in_at_most_one_comparison_o
 @pytest.mark.timeout(900)
 def test_a_tenth_more_is_found_whatever_the_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(layout.LINKS, TIME, math.sqrt(2) * LUCK)
-    alone = simulated(3, links=1, slower=1.1)
+    alone = simulated(3, links=1, slower=1.1, comparisons=10)
     assert share(judged(alone), step="0") >= 0.9
-    drawn = simulated(4, links=BLOCKS, slower=1.1)
+    drawn = simulated(4, links=BLOCKS, slower=1.1, comparisons=10)
     assert share(drawn, step="0") >= 0.95
