@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from msgspec import to_builtins
 from msgspec.structs import replace
 
+from pgapps.compare.command import _for_others
 from pgapps.compare.design import Comparison, Side
 from pgapps.compare.report import request_in
 from pgapps.compare.request import (
@@ -522,3 +523,9 @@ def test_a_directory_tells_how_it_was_built(tmp_path: Path) -> None:
     pg_config.chmod(0o755)
     assert optimization(str(tmp_path)) == "-O3"
     assert optimization("nowhere/at/all") is None
+
+
+def test_the_command_in_a_mail_names_no_place() -> None:
+    words = ["compare", "--repo", "/home/me/src/pg/", "--candidate", "x", "--workload", "../a b"]
+    assert _for_others(words) == "pgstudies compare --repo pg --candidate x --workload 'a b'"
+    assert _for_others(["compare", "--repo", "."]) == "pgstudies compare --repo ."

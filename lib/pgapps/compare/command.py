@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,7 @@ from pgstudies.run_options import RunOptions
 from ..options import BisectRun, Parameters, Pgbench, Profile, assignments, for_git
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ..builds.repository import Repository
     from .request import Request
@@ -395,11 +396,21 @@ def _compare(
     if found.crashes and not any(m.samples.height for m in found.measured):
         return 1 if CANDIDATE in dict(found.crashes) else CANNOT_RUN
     result = result_for(request, found.measured, found.counts, found.failures, found.crashes)
-    text = as_text(result, shlex.join(["pgstudies", *sys.argv[1:]]), scripts_of(request))
+    text = as_text(result, _for_others(sys.argv[1:]), scripts_of(request))
     tell(f"{text}\n\nReport: {write_report(result, request, text, target)}")
     if found.failures:
         say(f"not compared: {', '.join(found.failures)}, for the reasons above.")
     return 130 if found.interrupted else result.code
+
+
+_OF_PLACES = ("--repo", "--workload", "--report")
+
+
+def _for_others(words: Sequence[str]) -> str:
+    """The command with names in place of the paths of a clone, a workload and a report."""
+    pairs = pairwise(["pgstudies", *words])
+    named = ((Path(word).name or word) if option in _OF_PLACES else word for option, word in pairs)
+    return shlex.join(["pgstudies", *named])
 
 
 def _counted(request: Request) -> int:
