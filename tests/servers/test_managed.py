@@ -562,16 +562,15 @@ def test_an_account_that_will_not_do_is_named(name: str, monkeypatch: pytest.Mon
 DEAF = "n=0; trap 'n=$((n+1))' TERM; : > \"$0\"; while [ $n -lt 2 ]; do sleep 0.05; done; echo over"
 
 
-def test_a_lone_backend_that_misses_a_signal_gets_another(
-    managed: ManagedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lone_backend_that_misses_a_signal_gets_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pgservers.servers.cluster.cluster._BETWEEN_SIGNALS_S", 0.2)
-    managed.prepare("t", builder(managed, []))
-    begun = managed.workplace / "begun"
-    under: list[str | Path] = ["/bin/sh", "-c", DEAF, begun]
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(managed.run_alone, "t", "", under=under)
+    with serve("embedded") as server, ThreadPoolExecutor(1) as pool:  # nothing else can run on it
+        assert isinstance(server, ManagedServer)
+        server.prepare("t", builder(server, []))
+        begun = server.workplace / "begun"
+        under: list[str | Path] = ["/bin/sh", "-c", DEAF, begun]
+        running = pool.submit(server.run_alone, "t", "", under=under)
         while not begun.exists() and not running.done():
             time.sleep(0.01)
-        managed.end()
+        server.end()
         assert running.result() == (0, "over\n")
