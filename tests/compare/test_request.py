@@ -529,3 +529,4 @@ def test_the_command_in_a_mail_names_no_place() -> None:
     words = ["compare", "--repo", "/home/me/src/pg/", "--candidate", "x", "--workload", "../a b"]
     assert _for_others(words) == "pgstudies compare --repo pg --candidate x --workload 'a b'"
     assert _for_others(["compare", "--repo", "."]) == "pgstudies compare --repo ."
+    assert _for_others(["rerun", "/home/me/a.html"]) == "pgstudies rerun a.html"

@@ -519,6 +519,7 @@ SCAN = {"Node Type": "Seq Scan", "Relation Name": "a", "Filter": "((b = 1) AND (
         ({"expressions": [("i", "a", "lower(b)")]}, ""),
         ({"expressions": [("i", "a", "(b = 1)")]}, "of the expression in the index i"),
         ({"priced": [("b", "s")]}, ""),
+        ({"priced": [("a", "s")]}, "the costs of a's tablespace s"),
         ({"guarded": {("me", "a")}}, "row security of a binds role me"),
         ({"guarded": {("me", "b"), ("you", "a")}}, ""),
         ({"locale": "libc locale xx"}, ""),

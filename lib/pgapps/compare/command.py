@@ -403,7 +403,7 @@ def _compare(
     return 130 if found.interrupted else result.code
 
 
-_OF_PLACES = ("--repo", "--workload", "--report")
+_OF_PLACES = ("rerun", "--repo", "--workload", "--report")
 
 
 def _for_others(words: Sequence[str]) -> str:

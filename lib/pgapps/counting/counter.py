@@ -125,7 +125,7 @@ class Counter:
         server = self._serving(unit, settings)
 
         def run(size: int) -> pl.DataFrame:
-            self._require_time()
+            self._require_not_stopped()
             self._show(f"counting {unit.name}, {size} at once")
             sized = settings | {"pgstudies.n": str(size)}
             found = count(server, _state(unit, settings), unit, sized)
@@ -144,7 +144,7 @@ class Counter:
             )
         return found
 
-    def _require_time(self) -> None:
+    def _require_not_stopped(self) -> None:
         if self._is_stopped:
             raise CannotRun("the counting was stopped")
 
@@ -164,9 +164,9 @@ class Counter:
             assert isinstance(server, ManagedServer)
             self._server, self._is_unprivileged = server, unit.unprivileged
         server = self._server
-        self._require_time()
 
         def build_state() -> None:
+            self._require_not_stopped()  # what is started meanwhile was not ended with it
             if unit.load is not None:
                 unit.load(server)
             prepare_transactions(server, unit.open_transactions, unit.subtransactions)

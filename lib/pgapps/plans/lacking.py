@@ -156,7 +156,7 @@ class Lacking:
                 )
         for table, space in self.priced:
             if table in tables:
-                return f"the copy has not the costs of {table}'s tablespace {space}"
+                return f"the copy does not have the costs of {table}'s tablespace {space}"
         words = set(re.findall(r"\w+", conditions))
         for table, column in self.ranges:
             if table in tables and column in words:
